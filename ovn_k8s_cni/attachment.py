@@ -5,7 +5,14 @@ from __future__ import annotations
 from ovn_k8s_cni import datapath as datapaths
 from ovn_k8s_cni import log
 from ovn_k8s_cni.cni import result as cni_result
-from ovn_k8s_cni.cni.error import CHECK_FAILED, GC_INCOMPLETE, INVALID_CONFIG, NOT_FORWARDING, CniError
+from ovn_k8s_cni.cni.error import (
+    ALREADY_ATTACHED,
+    CHECK_FAILED,
+    GC_INCOMPLETE,
+    INVALID_CONFIG,
+    NOT_FORWARDING,
+    CniError,
+)
 from ovn_k8s_cni.datapath import veth
 from ovn_k8s_cni.datapath.record import Attachment, host_name
 from ovn_k8s_cni.datapath.veth import Sandbox
@@ -32,7 +39,7 @@ _UNDO_SECONDS = 3.0
 
 def add(request: Request, config: Config, deadline: Deadline) -> dict[str, Any]:
     """Attach the sandbox and return the CNI result; on failure everything done is undone. Raises CniError, OSError."""
-    with UndoStack() as undo, Sandbox.open(request.netns) as sandbox, Rtnetlink() as node:
+    with Sandbox.open(request.netns) as sandbox, Rtnetlink() as node, UndoStack() as undo:
         waiting = _start_delegate(request, config, undo)
         path = datapaths.open_path(request, config, node, deadline, undo)
         attachment = _new(request, config, path.name)
@@ -85,14 +92,14 @@ def _remove_leftover(
 ) -> None:
     """Remove what an ADD of the same attachment left when it was killed, or when its sandbox was lost.
 
-    A finished attachment whose sandbox is this one is left alone: making the interface fails then.
+    Raises code 108 when the attachment is finished and its sandbox is this one: it is not to be touched.
     """
     link, found = node.link(attachment.host_name), path.find(attachment.host_name, attachment.network)
     if link is None and found is None:
         return
     in_use = veth.pod_end(sandbox, link, attachment.ifname) is not None
     if in_use and found is not None and not found.exchange_unfinished():
-        return
+        raise CniError(ALREADY_ATTACHED, f"{request} is attached already", "DEL has to come before another ADD")
     from ovn_k8s_cni import removal
 
     log.warning(f"removing what an earlier ADD of {request} left")
@@ -180,7 +187,7 @@ def check(request: Request, config: Config, deadline: Deadline) -> None:
 
     expected = checks.previous(request)
     name = host_name(request.container_id, request.ifname)
-    with UndoStack() as opened, Sandbox.open(request.netns) as sandbox, Rtnetlink() as node:
+    with Sandbox.open(request.netns) as sandbox, Rtnetlink() as node, UndoStack() as opened:
         path = datapaths.open_path(request, config, node, deadline, opened)
         link, attachment = node.link(name), path.find(name, request.name)
         found = checks.differences(expected, request, sandbox, link, name)
@@ -198,7 +205,7 @@ def status(request: Request, config: Config, deadline: Deadline) -> None:
     """Try what an ADD will need; raise code 50 naming everything that is missing."""
     from ovn_k8s_cni.status import require
 
-    with UndoStack() as opened, Rtnetlink() as node:
+    with Rtnetlink() as node, UndoStack() as opened:
         require(request, config, deadline, lambda: datapaths.open_path(request, config, node, deadline, opened))
 
 

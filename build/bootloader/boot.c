@@ -8,7 +8,7 @@
  * (bootstrap.py), in one process, and writes no file.
  *
  * Sources: PEP 587 (initialization configuration), the CPython manual's "Extending Embedded Python" and "Frozen
- * modules", prctl(2), setns(2), dlopen(3), netdevice(7), linux/ethtool.h, ld(1) on --wrap, the gas manual on .symver.
+ * modules", prctl(2), setns(2), dlopen(3), ld(1) on --wrap, the gas manual on .symver.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -17,14 +17,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/ethtool.h>
-#include <linux/sockios.h>
-#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -93,30 +89,16 @@ static PyObject *syscalls_set_parent_death_signal(PyObject *Py_UNUSED(module), P
 }
 
 /*
- * An ioctl whose argument points to another structure. Python has no such pointer without the module array, whose
- * import takes two milliseconds: it drags collections in.
+ * For an ioctl or a socket option whose argument points to other memory. The module array knows such an address too, but
+ * its import takes two milliseconds: it drags collections in.
  */
-static PyObject *syscalls_ethtool_value(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
+static PyObject *syscalls_address_of(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"fd", "interface", "command", "data", NULL};
-    int fd;
-    const char *interface;
-    Py_ssize_t length;
-    struct ethtool_value value;
-    struct ifreq request;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iy#II:ethtool_value", names, &fd, &interface, &length,
-                                     &value.cmd, &value.data))
+    static char *names[] = {"buffer", NULL};
+    PyObject *buffer;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "Y:address_of", names, &buffer))
         return NULL;
-    memset(&request, 0, sizeof(request));
-    if (length >= (Py_ssize_t)sizeof(request.ifr_name)) {
-        errno = ENODEV;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    memcpy(request.ifr_name, interface, (size_t)length);
-    request.ifr_data = (void *)&value;
-    if (ioctl(fd, SIOCETHTOOL, &request) != 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
-    return PyLong_FromUnsignedLong(value.data);
+    return PyLong_FromVoidPtr(PyByteArray_AS_STRING(buffer));
 }
 
 static PyObject *syscalls_load_library(PyObject *Py_UNUSED(module), PyObject *args)
@@ -136,7 +118,7 @@ static PyMethodDef syscalls_methods[] = {
     {"setns", (PyCFunction)(void (*)(void))syscalls_setns, METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_parent_death_signal", (PyCFunction)(void (*)(void))syscalls_set_parent_death_signal,
      METH_VARARGS | METH_KEYWORDS, NULL},
-    {"ethtool_value", (PyCFunction)(void (*)(void))syscalls_ethtool_value, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"address_of", (PyCFunction)(void (*)(void))syscalls_address_of, METH_VARARGS | METH_KEYWORDS, NULL},
     {"load_library", syscalls_load_library, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -63,9 +63,9 @@ def tables() -> Iterator[str]:
         yield f"static const unsigned char frozen_{number}[] = {{{','.join(map(str, data))}}};"
     yield "static const struct _frozen frozen_modules[] = {"
     for number, name in enumerate(FROZEN):
-        is_package = int(name in PACKAGES)
-        yield f'    {{"{name}", frozen_{number}, (int)sizeof(frozen_{number}), {is_package}, NULL}},'
-    yield "    {NULL, NULL, 0, 0, NULL},\n};"
+        yield f'    {{.name = "{name}", .code = frozen_{number}, .size = (int)sizeof(frozen_{number}),'
+        yield f"     .is_package = {int(name in PACKAGES)}}},"
+    yield "    {.name = NULL},\n};"
 
 
 def flags() -> str:
