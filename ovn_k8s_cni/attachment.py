@@ -116,8 +116,9 @@ def _plug(
     try:
         if path.checksums_need_software:
             sandbox.ethtool.checksum_in_software(pair.pod.name)
-        path.plug(attachment, pair)
+        # Up before the plug: ovs-vswitchd sets flags by reading and writing them, and would write an older "down" back.
         veth.set_up(node, sandbox, pair)
+        path.plug(attachment, pair)
         if not veth.wait_until_up(node, node_ethtool, sandbox, pair, patience):
             raise CniError(NOT_FORWARDING, f"the veth pair {attachment.host_name} and {pair.pod.name} does not come up")
         path.wait_until_forwarding(attachment, pair, patience)
@@ -137,13 +138,13 @@ def _lease(
     """Acquire a lease; return the attachment that knows it, and what came with it."""
     from ovn_k8s_cni import removal
     from ovn_k8s_cni.dhcp.frame import DHCP_ONLY
-    from ovn_k8s_cni.ipam import acquire
+    from ovn_k8s_cni.ipam import acquire, exchange
 
     patience = deadline.share(max(1.0, deadline.left() - _UNDO_SECONDS))
-    with sandbox.listen(pair.pod.name, DHCP_ONLY) as wire:
+    with exchange.Watch(sandbox.listen(pair.pod.name, DHCP_ONLY), pair.pod.mac) as watch:
         # From here on the server may hold a lease, known to us or not.
         undo.push(removal.give_back, waiting.delegate, sandbox, pair.pod, attachment)
-        acquired = acquire.acquire(waiting, wire, pair.pod.mac, path.where, patience)
+        acquired = acquire.acquire(waiting, watch, path.where, patience)
     attachment = attachment.replace(lease=acquired.lease)
     undo.pop()
     undo.push(removal.give_back, waiting.delegate, sandbox, pair.pod, attachment)
@@ -157,7 +158,7 @@ def _apply(acquired: Acquired, pair: Veth, sandbox: Sandbox, config: Config, res
     installed = apply.configure(
         sandbox.rtnetlink, pair.pod, acquired.address, acquired.routes, default_route=config.default_route
     )
-    sandbox.announce(pair.pod, acquired.address.address)
+    sandbox.announce(pair.pod)
     result["ips"] = [apply.result_ip(acquired.address, interface=1)]
     result["routes"] = [apply.result_route(route) for route in installed]
     result["dns"] = acquired.dns

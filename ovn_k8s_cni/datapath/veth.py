@@ -8,7 +8,7 @@ from ovn_k8s_cni import log
 from ovn_k8s_cni.cni.error import ALREADY_ATTACHED, INVALID_ENVIRONMENT, KERNEL, CniError
 from ovn_k8s_cni.datapath import record
 from ovn_k8s_cni.record import Record
-from ovn_k8s_cni.system import netlink
+from ovn_k8s_cni.system import netlink, sysctl
 from ovn_k8s_cni.system.ethtool import Ethtool
 from ovn_k8s_cni.system.netlink import NetlinkError, Rtnetlink
 from ovn_k8s_cni.system.netns import Netns
@@ -60,15 +60,18 @@ class Sandbox:
         with self.netns.entered():
             return PacketSocket(interface, ETH_P_ALL, program)
 
-    def announce(self, link: Link, address: bytes) -> None:
-        """Tell the neighbours of `link` that it has `address` now: one may remember who had it before."""
-        from ovn_k8s_cni.system import arp
+    def announce(self, link: Link) -> None:
+        """Have the kernel tell the neighbours of `link` its addresses (RFC 5227, section 3): they may know another MAC.
 
+        A packet socket would do it too, and cost an RCU grace period. The kernel sends an announcement when the MAC is
+        set, also to what it is, where `arp_notify` is on; the bridge and macvlan plugins leave it on as well.
+        """
         try:
-            with self.listen(link.name, arp.REPLIES) as wire:
-                wire.send(arp.announcement(link.mac, address))
+            with self.netns.entered():
+                sysctl.write(f"net/ipv4/conf/{link.name}/arp_notify", "1")
+            self.rtnetlink.do(netlink.set_mac(link.index, link.mac, link.name))
         except OSError as problem:
-            log.warning(f"could not announce the address on {link.name}: {problem}")
+            log.warning(f"could not announce the addresses of {link.name}: {problem}")
 
     def close(self) -> None:
         """Close the sockets and let go of the namespace."""

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from ovn_k8s_cni.cni.request import Request
     from ovn_k8s_cni.ipam.apply import WantedAddress, WantedRoute
     from ovn_k8s_cni.ipam.delegate import Delegate, Target
-    from ovn_k8s_cni.ipam.exchange import Sighting
+    from ovn_k8s_cni.ipam.exchange import Sighting, Watch
     from ovn_k8s_cni.system.child import Child
     from ovn_k8s_cni.system.deadline import Deadline
-    from ovn_k8s_cni.system.packet import PacketSocket
 
 
 class Acquired(Record):
@@ -48,18 +47,22 @@ def start(request: Request, ipam: dict[str, Any]) -> Waiting:
     return Waiting(delegate, delegate.start("ADD", target), target)
 
 
-def acquire(waiting: Waiting, wire: PacketSocket, mac: bytes, where: str, deadline: Deadline) -> Acquired:
-    """Have the dhcp plugin acquire a lease; `wire` watches the pod's interface, `where` is the place to look at.
+def acquire(waiting: Waiting, watch: Watch, where: str, deadline: Deadline) -> Acquired:
+    """Have the dhcp plugin acquire a lease; `watch` is on the pod's interface, `where` is the place to look at.
 
     Raises code 104 when the plugin or its daemon fails, 105 when no server answers, 106 when the lease cannot be used.
     """
     try:
-        printed = waiting.delegate.ask("ADD", waiting.target, deadline, waiting.child)
+        printed = waiting.delegate.ask("ADD", waiting.target, deadline, waiting.child, watch)
     except (DelegateError, TimeoutError) as problem:
-        raise _failure(problem, waiting.delegate, exchange.sightings(wire, mac), where, deadline) from None
+        watch.read()
+        raise _failure(problem, waiting.delegate, watch.seen, where, deadline) from None
+    watch.read()
     result = parse_answer(printed)
     address = apply.wanted_address(result)
-    ack = exchange.last_ack(exchange.sightings(wire, mac), address.address)
+    ack = watch.ack()
+    if ack is not None and ack.message.yiaddr != address.address:
+        ack = None
     return Acquired(
         _lease(address, ack), address, apply.wanted_routes(result), exchange.dns(ack.message) if ack else {}
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ovn_k8s_cni.cni.request import Request
-    from ovn_k8s_cni.system.child import Finished
+    from ovn_k8s_cni.system.child import Finished, Reader
     from ovn_k8s_cni.system.deadline import Deadline
 
 DEFAULT_SOCKET = "/run/cni/dhcp.sock"
@@ -72,23 +72,39 @@ class Delegate:
         except OSError as problem:
             raise CniError(DELEGATE, f"{self.program} cannot be executed", problem.strerror or str(problem)) from None
 
-    def ask(self, verb: str, target: Target, deadline: Deadline, started: Child | None = None) -> bytes:
+    def ask(
+        self,
+        verb: str,
+        target: Target,
+        deadline: Deadline,
+        started: Child | None = None,
+        beside: Reader | None = None,
+    ) -> bytes:
         """Return what the plugin prints for `verb`, asked in the config's version, else in one that it says it speaks.
 
+        `started` is a child of `start` to be used, `beside` what is to be read while the plugin works.
         Raises DelegateError when it fails, TimeoutError when it does not end by the deadline.
         """
         version = str(self._config["cniVersion"])
         try:
-            return self._ask_in(version, verb, target, deadline, started)
+            return self._ask_in(version, verb, target, deadline, started, beside)
         except DelegateError as problem:
             if problem.code != INCOMPATIBLE_VERSION:
                 raise
-        return self._ask_in(self._common_version(version, target, deadline), verb, target, deadline, None)
+        return self._ask_in(self._common_version(version, target, deadline), verb, target, deadline, None, beside)
 
-    def _ask_in(self, version: str, verb: str, target: Target, deadline: Deadline, started: Child | None) -> bytes:
+    def _ask_in(
+        self,
+        version: str,
+        verb: str,
+        target: Target,
+        deadline: Deadline,
+        started: Child | None,
+        beside: Reader | None,
+    ) -> bytes:
         child = started or self.start(verb, target)
         config = {**self._config, "cniVersion": version, "ipam": self._ipam}
-        return _output(child.finish(json.dumps(config).encode(), deadline))
+        return _output(child.finish(json.dumps(config).encode(), deadline, beside))
 
     def _common_version(self, wanted: str, target: Target, deadline: Deadline) -> str:
         spoken = self.spoken_versions(target, deadline)

@@ -12,7 +12,7 @@ from ovn_k8s_cni.system import ipv4
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, Self
 
     from ovn_k8s_cni.dhcp.frame import Datagram
     from ovn_k8s_cni.system.packet import Frame, PacketSocket
@@ -24,6 +24,48 @@ class Sighting(Record):
     frame: Frame
     datagram: Datagram
     message: Message
+
+
+class Watch:
+    """Reads the exchange of the client `mac` while it happens, until its ACK is there.
+
+    Then the socket is let go at once: the daemon is busy closing its own, and the two waits are one.
+    """
+
+    def __init__(self, wire: PacketSocket, mac: bytes) -> None:
+        self._wire: PacketSocket | None = wire
+        self._mac = mac
+        self._descriptor = wire.fileno()
+        self.seen: list[Sighting] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor, to be polled."""
+        return self._descriptor
+
+    def read(self) -> bool:
+        """Take in what has passed; tell whether the ACK is still to come."""
+        if self._wire is not None:
+            self.seen += sightings(self._wire, self._mac)
+            if self.ack() is not None:
+                self.close()
+        return self._wire is not None
+
+    def ack(self) -> Sighting | None:
+        """Return the newest ACK that answers a message of ours."""
+        ours = {sighting.message.xid for sighting in self.seen if sighting.frame.outgoing}
+        return last_ack(sighting for sighting in self.seen if sighting.message.xid in ours)
+
+    def close(self) -> None:
+        """Let the socket go."""
+        if self._wire is not None:
+            self._wire.close_in_background()
+            self._wire = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def sightings(wire: PacketSocket, mac: bytes) -> list[Sighting]:
@@ -60,9 +102,9 @@ def read(frame: Frame, mac: bytes) -> Sighting | None:
     return Sighting(frame, datagram, message)
 
 
-def last_ack(seen: Iterable[Sighting], address: bytes | None = None) -> Sighting | None:
-    """Return the newest ACK (of `address`, if given) that came in."""
-    acks = [s for s in seen if s.message.kind() == dhcp.ACK and address in (None, s.message.yiaddr)]
+def last_ack(seen: Iterable[Sighting]) -> Sighting | None:
+    """Return the newest ACK that came in."""
+    acks = [sighting for sighting in seen if sighting.message.kind() == dhcp.ACK]
     return acks[-1] if acks else None
 
 

@@ -50,20 +50,28 @@ def give_back(
     When ADD was ended before it could write the lease down, the server is asked which address it holds for us; an
     exchange that the daemon is still having is waited out, so that nothing is acquired behind our back.
     """
-    with sandbox.listen(pod.name, frames.DHCP_ONLY) as wire:
+    wire = sandbox.listen(pod.name, frames.DHCP_ONLY)
+    try:
         for _ in range(_ROUNDS):
             tell_daemon()
-            seen = exchange.sightings(wire, pod.mac)
-            lease = attachment.lease
-            if lease is None or lease.server is None:
-                lease = _ask_server(wire, pod.mac, client_id(attachment), lease, deadline)
-            if lease is None:
-                return
-            seen += exchange.sightings(wire, pod.mac)
-            if not any(is_valid(sighting, lease, attachment.datapath) for sighting in seen):
-                _send(sandbox, wire, pod, lease, client_id(attachment), deadline)
+            _release_once(sandbox, wire, pod, attachment, deadline)
             if not attachment.exchange_unfinished() or not _acquired_again(wire, pod.mac, deadline):
                 return
+    finally:
+        wire.close_in_background()
+
+
+def _release_once(sandbox: Sandbox, wire: PacketSocket, pod: Link, attachment: Attachment, deadline: Deadline) -> None:
+    """Send a RELEASE unless a valid one has been seen; what the lease is, the server is asked where it must be."""
+    lease = attachment.lease
+    seen = exchange.sightings(wire, pod.mac)
+    if lease is None or lease.server is None:
+        lease = _ask_server(wire, pod.mac, client_id(attachment), lease, deadline)
+    if lease is None:
+        return
+    seen += exchange.sightings(wire, pod.mac)
+    if not any(is_valid(sighting, lease, attachment.datapath) for sighting in seen):
+        _send(sandbox, wire, pod, lease, client_id(attachment), deadline)
 
 
 def is_valid(sighting: Sighting, lease: Lease, datapath: str) -> bool:

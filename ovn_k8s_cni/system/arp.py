@@ -1,4 +1,4 @@
-"""ARP (RFC 826): tell neighbours of a new address, and find a neighbour's MAC."""
+"""ARP (RFC 826): find a neighbour's MAC."""
 
 from __future__ import annotations
 
@@ -31,14 +31,10 @@ def request(mac: bytes, sender: bytes, target: bytes) -> bytes:
     return _FRAME.pack(_BROADCAST, mac, ETH_P_ARP, 1, 0x0800, 6, 4, _REQUEST, mac, sender, bytes(6), target)
 
 
-def announcement(mac: bytes, address: bytes) -> bytes:
-    """Return the frame that makes neighbours forget who had `address` before (RFC 5227, section 3)."""
-    return request(mac, address, address)
-
-
 def resolve(interface: str, mac: bytes, sender: bytes, target: bytes, deadline: Deadline) -> bytes | None:
     """Return the MAC of `target`, None when nobody answers by the deadline; in the current network namespace."""
-    with PacketSocket(interface, ETH_P_ARP, REPLIES) as wire:
+    wire = PacketSocket(interface, ETH_P_ARP, REPLIES)
+    try:
         while not deadline.passed():
             wire.send(request(mac, sender, target))
             attempt = deadline.share(_REPEAT)
@@ -46,4 +42,6 @@ def resolve(interface: str, mac: bytes, sender: bytes, target: bytes, deadline: 
                 fields = _FRAME.unpack_from(frame.data.ljust(_FRAME.size, b"\0"))
                 if fields[9] == target and not frame.outgoing:
                     return bytes(fields[8])
+    finally:
+        wire.close_in_background()
     return None

@@ -15,8 +15,17 @@ from ovn_k8s_cni.system import syscalls
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Protocol
 
     from ovn_k8s_cni.system.deadline import Deadline
+
+    class Reader(Protocol):
+        """Something to be read while a child works; `read` tells whether it wants to go on."""
+
+        def fileno(self) -> int: ...
+
+        def read(self) -> bool: ...
+
 
 _SIGKILL, _SIGPIPE, _SIG_DFL = 9, 13, 0
 _MOST_OUTPUT = 1 << 20  # bytes; a CNI result has some hundred
@@ -67,8 +76,11 @@ class Child:
             self.kill()
             raise OSError(int(errno), posix.strerror(int(errno)), program)
 
-    def finish(self, stdin: bytes, deadline: Deadline) -> Finished:
-        """Feed `stdin`, read until the child has ended, and reap it; kill its process group when the time is up."""
+    def finish(self, stdin: bytes, deadline: Deadline, beside: Reader | None = None) -> Finished:
+        """Feed `stdin`, read until the child has ended, and reap it; kill its process group when the time is up.
+
+        `beside` is read whenever there is something, until it wants no more.
+        """
         for fd in (self._stdin, self._stdout, self._stderr):
             posix.set_blocking(fd, False)
         output: dict[int, bytearray] = {self._stdout: bytearray(), self._stderr: bytearray()}
@@ -76,6 +88,8 @@ class Child:
         waiting.register(self._stdin, POLLOUT)
         for fd in output:
             waiting.register(fd, POLLIN)
+        if beside is not None:
+            waiting.register(beside.fileno(), POLLIN)
         open_ends = set(output)
         rest = memoryview(stdin)
         while open_ends and not deadline.passed():
@@ -85,6 +99,9 @@ class Child:
                     if not rest:
                         waiting.unregister(fd)
                         self._close_stdin()
+                elif fd not in output:
+                    if beside is not None and not beside.read():
+                        waiting.unregister(fd)
                 elif not _drain(fd, output[fd]):
                     waiting.unregister(fd)
                     open_ends.discard(fd)

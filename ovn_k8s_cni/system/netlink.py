@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _AF_INET, _AF_NETLINK, _AF_BRIDGE = 2, 16, 7
 _SOCK_RAW_CLOEXEC = 3 | 0o2000000
+_SOL_SOCKET, _SO_RCVTIMEO = 1, 20
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK = 16, 17, 18, 19
@@ -58,9 +59,10 @@ _RTMSG = Struct("=8BI")  # rtmsg: family, dst, src, tos, table, protocol, scope,
 _BR_VLAN = Struct("=BBHI")  # br_vlan_msg: family, reserved, reserved, index
 _ATTRIBUTE = Struct("=HH")  # nlattr: length, type
 _U16, _U32 = Struct("=H"), Struct("=I")
+_TIMEVAL = Struct("@ll")
 _VLAN_INFO = Struct("=HH")  # bridge_vlan_info: flags, vid
 
-_TIMEOUT = 20.0  # seconds; the kernel answers at once unless somebody sits on the rtnl lock
+_TIMEOUT = 20  # seconds; the kernel answers at once unless somebody sits on the rtnl lock
 
 
 class Message(Record):
@@ -150,6 +152,13 @@ def set_alias(name: str, alias: str) -> Message:
 def set_up(index: int, name: str) -> Message:
     """Set an interface up."""
     return Message(RTM_SETLINK, 0, _IFINFO.pack(0, 0, index, IFF_UP, IFF_UP), f"setting {name} up")
+
+
+def set_mac(index: int, mac: bytes, name: str) -> Message:
+    """Set the MAC of an interface."""
+    return Message(
+        RTM_SETLINK, 0, _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_ADDRESS, mac), f"setting the MAC of {name}"
+    )
 
 
 def set_master(index: int, bridge: int, name: str, bridge_name: str) -> Message:
@@ -277,7 +286,8 @@ class Rtnetlink:
         self._socket = _Socket(_AF_NETLINK, _SOCK_RAW_CLOEXEC, 0)
         for option in (_NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
-        self._socket.settimeout(_TIMEOUT)
+        # The kernel's own timeout: Python's would cost a poll before every call.
+        self._socket.setsockopt(_SOL_SOCKET, _SO_RCVTIMEO, _TIMEVAL.pack(_TIMEOUT, 0))
         self._sequence = 0
 
     def close(self) -> None:
@@ -311,7 +321,8 @@ class Rtnetlink:
 
     def _with_header(self, message: Message) -> bytes:
         self._sequence += 1
-        flags = REQUEST | ACK | message.flags
+        # A question is answered or refused, and needs no acknowledgement besides.
+        flags = REQUEST | message.flags | (0 if message.kind == RTM_GETLINK else ACK)
         header = _HEADER.pack(_HEADER.size + len(message.body), message.kind, flags, self._sequence, 0)
         return header + message.body + bytes(-len(message.body) % 4)
 
@@ -327,6 +338,8 @@ class Rtnetlink:
                     return bodies
                 if kind != _NLMSG_ERROR:
                     bodies.append(body)
+                    if message.kind == RTM_GETLINK and message.flags & DUMP != DUMP:
+                        return bodies
                 elif status := -unpack_from("=i", body)[0]:
                     raise NetlinkError(status, _explain(message.what, status, flags, body))
                 elif message.flags & DUMP != DUMP:
@@ -336,8 +349,8 @@ class Rtnetlink:
         if not self._pending:
             try:
                 self._pending = self._socket.recv(1 << 18)
-            except TimeoutError:
-                raise NetlinkError(errno.ETIMEDOUT, f"the kernel did not answer within {_TIMEOUT:.0f} s") from None
+            except BlockingIOError:
+                raise NetlinkError(errno.ETIMEDOUT, f"the kernel did not answer within {_TIMEOUT} s") from None
         while self._pending:
             length, kind, flags, number, _ = _HEADER.unpack_from(self._pending)
             body = self._pending[_HEADER.size : length]

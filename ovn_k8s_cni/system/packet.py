@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _socket import socket as _Socket
 from _struct import Struct, pack
+from _thread import start_new_thread
 from select import POLLIN, poll
 
 from ovn_k8s_cni.record import Record
@@ -61,8 +62,16 @@ class PacketSocket:
             raise
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the kernel lets a packet socket go only after an RCU grace period, 10 to 20 ms."""
         self._socket.close()
+
+    def close_in_background(self) -> None:
+        """Stop listening without waiting for the grace period; a process that ends meanwhile waits for the rest."""
+        start_new_thread(self._socket.close, ())
+
+    def fileno(self) -> int:
+        """Return the descriptor, to be polled."""
+        return self._socket.fileno()
 
     def __enter__(self) -> Self:
         return self

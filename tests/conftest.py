@@ -1,0 +1,33 @@
+"""What every test gets: deterministic hypothesis, no node file of the machine, network namespaces that leave nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.support import Namespace
+
+# The same examples on every machine; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("steady", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_node_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what this machine's node file says out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ovn_k8s_cni.config.DEFAULT_NODE_FILE", str(tmp_path_factory.mktemp("node") / "config.json"))
+        yield
+
+
+@pytest.fixture
+def netns() -> Iterator[Namespace]:
+    """Return an empty network namespace."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    with Namespace() as namespace:
+        yield namespace
