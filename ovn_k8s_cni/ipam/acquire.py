@@ -88,6 +88,12 @@ def _failure(problem: Exception, delegate: Delegate, seen: list[Sighting], where
             f"the dhcp daemon does not answer at {delegate.socket_path}",
             f"{said}; start `{delegate.program} daemon` on this node, or set ipam.daemonSocketPath",
         )
+    if not seen and isinstance(problem, TimeoutError):
+        return CniError(
+            DELEGATE,
+            f"the dhcp daemon at {delegate.socket_path} took the request and sent no DISCOVER",
+            f"nothing within {deadline.elapsed():.1f} s; is the daemon alive? its log tells more",
+        )
     ack = exchange.last_ack(seen)
     if ack is not None and dhcp.SUBNET_MASK not in ack.message.options:
         server = dhcp.server_id(ack.message)
@@ -96,7 +102,7 @@ def _failure(problem: Exception, delegate: Delegate, seen: list[Sighting], where
             f"the lease of {ipv4.text(ack.message.yiaddr)} has no subnet mask (option 1)",
             f"server {ipv4.text(server) if server else 'unknown'} has to send it; the dhcp plugin: {said}",
         )
-    if ack is None and (seen or isinstance(problem, TimeoutError)):
+    if ack is None and seen:
         hint = f"check that a DHCP server answers on {where}, e.g. tcpdump -ni <bridge> port 67 or port 68"
         return CniError(NO_LEASE, f"no DHCP lease within {deadline.elapsed():.1f} s", f"{account}; {said}; {hint}")
     return CniError(DELEGATE, "the dhcp plugin failed", f"{said}; {account}")
