@@ -328,13 +328,16 @@ class Rtnetlink:
 
     def _read_answer(self, sequence: int, message: Message) -> list[bytes]:
         bodies: list[bytes] = []
+        changed = 0
         while True:
             for kind, flags, number, body in self._receive():
                 if number != sequence:
                     continue
-                if flags & _NLM_F_DUMP_INTR:
-                    raise NetlinkError(errno.EAGAIN, f"{message.what}: the list changed while it was read")
+                # Read to its end all the same: until then the kernel refuses another dump.
+                changed |= flags & _NLM_F_DUMP_INTR
                 if kind == _NLMSG_DONE:
+                    if changed:
+                        raise NetlinkError(errno.EAGAIN, f"{message.what}: the list changed while it was read")
                     return bodies
                 if kind != _NLMSG_ERROR:
                     bodies.append(body)
@@ -419,7 +422,6 @@ class Rtnetlink:
             except NetlinkError as problem:
                 if problem.errno != errno.EAGAIN:
                     raise
-                self._pending = b""
         return self.do(message)[0]
 
 
