@@ -1,4 +1,4 @@
-"""What every test gets: deterministic hypothesis, no node file of the machine, network namespaces that leave nothing."""
+"""What every test gets: steady hypothesis, no node file of this machine, network namespaces that leave nothing."""
 
 from __future__ import annotations
 

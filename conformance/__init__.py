@@ -1,0 +1,1 @@
+"""The plugin on real parts: kernel, OVS, DHCP servers, the dhcp daemon, cnitool; demo and benchmark."""
