@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
@@ -20,9 +21,9 @@ def _parts_are_there() -> None:
 
 def _of_this_machine() -> tuple[set[str], set[str], set[str]]:
     """Return what a test might leave: namespaces, links of the host, and directories of an unpacked program."""
-    netns = {path.name for path in pathlib.Path("/run/netns").glob("okc-*")}
+    netns = {path.name for path in pathlib.Path("/run/netns").glob(f"okc-{os.getpid()}-*")}
     links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
-    places = [*pathlib.Path("/tmp").glob("_MEI*"), *pathlib.Path("/tmp").glob("okc-rig-*")]
+    places = [*pathlib.Path("/tmp").glob("_MEI*"), *pathlib.Path("/tmp").glob(f"okc-rig-{os.getpid()}-*")]
     return netns, {line.split()[0] for line in links.splitlines()}, {str(place) for place in places}
 
 

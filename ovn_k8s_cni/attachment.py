@@ -43,17 +43,22 @@ def add(request: Request, config: Config, deadline: Deadline) -> dict[str, Any]:
         waiting = _start_delegate(request, config, undo)
         path = datapaths.open_path(request, config, node, deadline, undo)
         attachment = _new(request, config, path.name)
+        log.step(deadline, f"{path.where} looked up")
         _remove_leftover(attachment, request, config, sandbox, node, path, deadline)
         undo.push(veth.remove, node, attachment.host_name)
         pair = veth.make(node, sandbox, attachment, config.mac, config.mtu or path.mtu)
+        log.step(deadline, "veth pair made")
         undo.push(path.unplug, attachment.host_name)
         _plug(attachment, pair, path, node, sandbox, deadline)
+        log.step(deadline, "path forwards")
         result = _interfaces(request, pair)
         if waiting is not None:
             attachment, acquired = _lease(attachment, waiting, pair, path, sandbox, deadline, undo)
+            log.step(deadline, f"lease acquired: {attachment.lease}")
             _apply(acquired, pair, sandbox, config, result)
         result["dns"] = config.dns or result["dns"]
         path.remember(attachment)
+        log.step(deadline, "address applied, lease written down")
         undo.clear()
         return result
 

@@ -291,8 +291,10 @@ def load(request: Request) -> Config:
     """
     config = request.config
     problems = _Problems()
-    node = _node_settings(request.verb, _node_file_key(config, problems))
+    node = _node_settings(request.verb, _node_file_key(config, problems), problems)
     settings = _collect(_NODE_KEYS, (("", config), ("node file: ", node)), problems)
+    # Now, since what is wrong with the config is to be found there too.
+    log.configure(settings["logFile"], settings["logLevel"], f"{request.verb} {request}")
     network = _collect(_NETWORK_KEYS, (("", config),), problems)
     runtime = _object(config, "runtimeConfig", problems)
     arguments = _object(_object(config, "args", problems), "cni", problems)
@@ -330,11 +332,11 @@ def _trouble(network: str, found: list[str]) -> CniError:
     return CniError(INVALID_CONFIG, f"the config of network {network} has {count}", "; ".join(found))
 
 
-def _node_settings(verb: str, path: str | None) -> dict[str, Any]:
+def _node_settings(verb: str, path: str | None, problems: _Problems) -> dict[str, Any]:
     try:
         return read_node_file(path)
     except CniError as problem:
         if verb != "DEL":
             raise
-        log.warning(str(problem))
+        problems.found.append(str(problem))
         return {}

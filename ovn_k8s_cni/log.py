@@ -8,6 +8,10 @@ from __future__ import annotations
 import posix
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ovn_k8s_cni.system.deadline import Deadline
+
 LEVELS = ("error", "warning", "info", "debug")
 
 _state: dict[str, object] = {"file": None, "level": 1, "about": ""}
@@ -48,6 +52,12 @@ def warning(text: str) -> None:
 def info(text: str) -> None:
     """Log a request's steps."""
     _write(2, text)
+
+
+def step(deadline: Deadline, text: str) -> None:
+    """Log, at level debug, how long after its start the request has done a step."""
+    if _state["level"] == len(LEVELS) - 1:
+        _write(3, f"{deadline.elapsed() * 1000:.1f} ms: {text}")
 
 
 def debug(text: str) -> None:

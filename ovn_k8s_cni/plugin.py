@@ -60,9 +60,8 @@ def _serve(request: Request) -> dict[str, Any] | None:
     from ovn_k8s_cni.system.netlink import NetlinkError
     from ovn_k8s_cni.system.ovsdb import OvsdbError
 
-    config = configs.load(request)
-    log.configure(config.log_file, config.log_level, f"{request.verb} {request}")
     try:
+        config = configs.load(request)
         result = _verb(request, config)
     except CniError as problem:
         log.error(str(problem))

@@ -17,10 +17,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_node_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what this machine's node file says out of the tests."""
+def nothing_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep this machine's node file and dhcp plugin out of the tests."""
+    nothing = tmp_path_factory.mktemp("nothing")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ovn_k8s_cni.config.DEFAULT_NODE_FILE", str(tmp_path_factory.mktemp("node") / "config.json"))
+        patch.setattr("ovn_k8s_cni.config.DEFAULT_NODE_FILE", str(nothing / "config.json"))
+        for module in ("cni.request", "ipam.delegate"):
+            patch.setattr(f"ovn_k8s_cni.{module}.DEFAULT_PATH", str(nothing))
         yield
 
 

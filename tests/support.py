@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import pathlib
 import stat
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from pyroute2 import IPRoute
+
+from ovn_k8s_cni.plugin import answer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -84,6 +87,43 @@ class Namespace:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def environment(verb: str, **changes: str | None) -> dict[str, str]:
+    """Return a CNI environment; a change to None takes a variable out."""
+    whole: dict[str, str | None] = {
+        "CNI_COMMAND": verb,
+        "CNI_CONTAINERID": "c0ffee",
+        "CNI_NETNS": "/nonexistent/netns",
+        "CNI_IFNAME": "net1",
+        "CNI_PATH": "/nonexistent/bin",
+        **changes,
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def network_config(**changes: Any) -> dict[str, Any]:
+    """Return a network config as a NAD has it, on the datapath that needs nothing of this machine."""
+    return {
+        "cniVersion": "1.1.0",
+        "type": "ovn-k8s-cni-overlay",
+        "name": "cluster_udn_blue",
+        "netAttachDefName": "ns/blue",
+        "topology": "localnet",
+        "role": "secondary",
+        "physicalNetworkName": "physnet",
+        "ipam": {"type": "dhcp"},
+        "datapath": "linux",
+        "bridgeMappings": "physnet:no-such-bridge",
+        **changes,
+    }
+
+
+def asked(verb: str, config: object = None, **variables: str | None) -> tuple[int, Any]:
+    """Have a request answered; return the exit status and what is printed as JSON, None for nothing."""
+    stdin = config if isinstance(config, bytes) else json.dumps(network_config() if config is None else config).encode()
+    status, text = answer(environment(verb, **variables), stdin)
+    return status, json.loads(text) if text else None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:

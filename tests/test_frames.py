@@ -448,9 +448,11 @@ def test_resolve(netns: Namespace, neighbour: Namespace) -> None:
     netns.set_up("here")
     me, mac = bytes([192, 0, 2, 7]), netns.mac("here")
     with netns.entered():
-        found = arp.resolve("here", mac, me, bytes([192, 0, 2, 1]), Deadline(2))
-        patience = Deadline(0.25)
-        nobody = arp.resolve("here", mac, me, bytes([192, 0, 2, 99]), patience)
+        wire = PacketSocket("here", ETH_P_ALL, arp.REPLIES)
+    patience = Deadline(0.25)
+    with wire:
+        found = arp.resolve(wire, mac, me, bytes([192, 0, 2, 1]), Deadline(2))
+        nobody = arp.resolve(wire, mac, me, bytes([192, 0, 2, 99]), patience)
     assert found == neighbour.mac("there")
     assert nobody is None
     assert patience.elapsed() < 1

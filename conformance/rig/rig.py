@@ -65,7 +65,7 @@ class Rig:
         self._stack = stack
         self.datapath = datapath
         self.name = f"okc-{os.getpid()}-{next(_numbers)}"
-        self.place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="okc-rig-")))
+        self.place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"okc-rig-{os.getpid()}-")))
         self.node, self.physical = self.new_netns("node"), self.new_netns("phys")
         self.ovs: Ovs | None = None
         self._cable()

@@ -29,7 +29,8 @@ _FIXED = Struct("!BBBBIHH4s4s4s4s16s64s128s")  # RFC 2131 figure 1, up to the ma
 _COOKIE = b"\x63\x82\x53\x63"
 _OPTIONS_AT = _FIXED.size + len(_COOKIE)
 _SMALLEST_SENT = 300  # bytes; some relays drop shorter BOOTP messages
-_LONGEST_NAME = 255
+_LONGEST_NAME = 253  # characters as text, 255 bytes on the wire (RFC 1035, section 2.3.4)
+_MOST_POINTERS = 32  # in one name; chains of thousands would cost seconds
 
 # Their length is fixed, so of several the first counts; all the others are joined (RFC 3396).
 _FIXED_LENGTH = frozenset(
@@ -215,8 +216,14 @@ def domain_name(message: Message) -> str | None:
     value = message.options.get(DOMAIN_NAME)
     if value is None:
         return None
-    labels = value.rstrip(b"\0").removesuffix(b".").split(b".")
-    return ".".join(_label(label) for label in labels)
+    return _name([_label(label) for label in value.rstrip(b"\0").removesuffix(b".").split(b".")], DOMAIN_NAME)
+
+
+def _name(labels: list[str], code: int) -> str:
+    name = ".".join(labels)
+    if not 1 <= len(name) <= _LONGEST_NAME:
+        raise MessageError(f"option {code} has an empty or overlong name")
+    return name
 
 
 def domain_search(message: Message) -> tuple[str, ...]:
@@ -233,7 +240,7 @@ def domain_search(message: Message) -> tuple[str, ...]:
 def _search_name(value: bytes, start: int) -> tuple[str, int]:
     """Return the name at `start` and the position after it; pointers (RFC 1035, 4.1.4) may only point backwards."""
     labels: list[str] = []
-    position, end, limit = start, -1, start
+    position, end, limit, pointers = start, -1, start, 0
     while True:
         if position >= len(value):
             raise MessageError(f"option {DOMAIN_SEARCH} ends within a name")
@@ -244,8 +251,9 @@ def _search_name(value: bytes, start: int) -> tuple[str, int]:
             if position + 1 >= len(value):
                 raise MessageError(f"option {DOMAIN_SEARCH} ends within a pointer")
             target = (length & 0x3F) << 8 | value[position + 1]
-            if target >= limit:
-                raise MessageError(f"option {DOMAIN_SEARCH} has a pointer that does not point backwards")
+            pointers += 1
+            if target >= limit or pointers > _MOST_POINTERS:
+                raise MessageError(f"option {DOMAIN_SEARCH} has a pointer forwards, or too many")
             end = position + 2 if end < 0 else end
             position = limit = target
             continue
@@ -253,9 +261,7 @@ def _search_name(value: bytes, start: int) -> tuple[str, int]:
             raise MessageError(f"option {DOMAIN_SEARCH} has a broken label")
         labels.append(_label(value[position + 1 : position + 1 + length]))
         position += 1 + length
-    if not labels or sum(len(label) + 1 for label in labels) > _LONGEST_NAME:
-        raise MessageError(f"option {DOMAIN_SEARCH} has an empty or overlong name")
-    return ".".join(labels), position + 1 if end < 0 else end
+    return _name(labels, DOMAIN_SEARCH), position + 1 if end < 0 else end
 
 
 _LABEL_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")

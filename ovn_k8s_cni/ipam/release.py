@@ -67,11 +67,18 @@ def _release_once(sandbox: Sandbox, wire: PacketSocket, pod: Link, attachment: A
     seen = exchange.sightings(wire, pod.mac)
     if lease is None or lease.server is None:
         lease = _ask_server(wire, pod.mac, client_id(attachment), lease, deadline)
-    if lease is None:
+    if lease is None or lease.server is None:
         return
     seen += exchange.sightings(wire, pod.mac)
-    if not any(is_valid(sighting, lease, attachment.datapath) for sighting in seen):
-        _send(sandbox, wire, pod, lease, client_id(attachment), deadline)
+    neighbours = sandbox.listen(pod.name, arp.REPLIES)
+    try:
+        if not any(is_valid(sighting, lease, attachment.datapath) for sighting in seen):
+            _send(wire, neighbours, pod, lease, lease.server, client_id(attachment), deadline)
+        # What was sent may still wait for ovs-vswitchd, and would go with the port. An answer to a later question from
+        # where it goes says that it has passed.
+        _next_hop(neighbours, pod, lease, lease.server, deadline)
+    finally:
+        neighbours.close_in_background()
 
 
 def is_valid(sighting: Sighting, lease: Lease, datapath: str) -> bool:
@@ -175,23 +182,27 @@ def release(mac: bytes, next_hop: bytes, lease: Lease, server: bytes, identifier
     )
 
 
-def _send(sandbox: Sandbox, wire: PacketSocket, pod: Link, lease: Lease, identifier: bytes, deadline: Deadline) -> None:
-    if lease.server is None:
-        return
-    next_hop = _next_hop(sandbox, pod, lease, lease.server, deadline)
+def _send(
+    wire: PacketSocket,
+    neighbours: PacketSocket,
+    pod: Link,
+    lease: Lease,
+    server: bytes,
+    identifier: bytes,
+    deadline: Deadline,
+) -> None:
+    next_hop = _next_hop(neighbours, pod, lease, server, deadline) or lease.hop
     if next_hop is None:
         log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
         return
-    wire.send(release(pod.mac, next_hop, lease, lease.server, identifier))
-    log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(lease.server)}")
+    wire.send(release(pod.mac, next_hop, lease, server, identifier))
+    log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(server)}")
 
 
-def _next_hop(sandbox: Sandbox, pod: Link, lease: Lease, server: bytes, deadline: Deadline) -> bytes | None:
-    """Return the MAC to send to: the server's or, when it is off-link, the router's, else where its ACK came from."""
+def _next_hop(neighbours: PacketSocket, pod: Link, lease: Lease, server: bytes, deadline: Deadline) -> bytes | None:
+    """Return the MAC to send to: the server's or, when it is off-link, the router's; None when nobody answers."""
     on_link = ipv4.network(server, lease.prefix) == ipv4.network(lease.address, lease.prefix)
     target = server if on_link else lease.gateway
     if target is None:
-        return lease.hop
-    with sandbox.netns.entered():
-        found = arp.resolve(pod.name, pod.mac, lease.address, target, deadline.share(_ARP_SECONDS))
-    return found or lease.hop
+        return None
+    return arp.resolve(neighbours, pod.mac, lease.address, target, deadline.share(_ARP_SECONDS))

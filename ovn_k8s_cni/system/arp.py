@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from _struct import Struct
 
-from ovn_k8s_cni.system.packet import ETH_P_ARP, PacketSocket
+from ovn_k8s_cni.system.packet import ETH_P_ARP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ovn_k8s_cni.system.deadline import Deadline
+    from ovn_k8s_cni.system.packet import PacketSocket
 
 _BROADCAST = b"\xff" * 6
 _FRAME = Struct("!6s6sHHHBBH6s4s6s4s")  # Ethernet header, then RFC 826's fields
@@ -31,17 +32,13 @@ def request(mac: bytes, sender: bytes, target: bytes) -> bytes:
     return _FRAME.pack(_BROADCAST, mac, ETH_P_ARP, 1, 0x0800, 6, 4, _REQUEST, mac, sender, bytes(6), target)
 
 
-def resolve(interface: str, mac: bytes, sender: bytes, target: bytes, deadline: Deadline) -> bytes | None:
-    """Return the MAC of `target`, None when nobody answers by the deadline; in the current network namespace."""
-    wire = PacketSocket(interface, ETH_P_ARP, REPLIES)
-    try:
-        while not deadline.passed():
-            wire.send(request(mac, sender, target))
-            attempt = deadline.share(_REPEAT)
-            while (frame := wire.wait(attempt)) is not None:
-                fields = _FRAME.unpack_from(frame.data.ljust(_FRAME.size, b"\0"))
-                if fields[9] == target and not frame.outgoing:
-                    return bytes(fields[8])
-    finally:
-        wire.close_in_background()
+def resolve(wire: PacketSocket, mac: bytes, sender: bytes, target: bytes, deadline: Deadline) -> bytes | None:
+    """Return the MAC of `target`, None when nobody answers by the deadline; `wire` is filtered by REPLIES."""
+    while not deadline.passed():
+        wire.send(request(mac, sender, target))
+        attempt = deadline.share(_REPEAT)
+        while (frame := wire.wait(attempt)) is not None:
+            fields = _FRAME.unpack_from(frame.data.ljust(_FRAME.size, b"\0"))
+            if fields[9] == target and not frame.outgoing:
+                return bytes(fields[8])
     return None
