@@ -29,8 +29,10 @@ def result(address: object = "192.0.2.7/24", gateway: object = None, routes: lis
 
 def wanted(*routes: tuple[str, str | None]) -> list[WantedRoute]:
     """Return routes as a server asks for them: destination and router, None for an on-link one."""
-    found = apply.wanted_routes(result(routes=[{"dst": dst, "gw": gw} for dst, gw in routes]))
-    assert len(found) == len(routes)
+    found = []
+    for text, gateway in routes:
+        destination, prefix = ipv4.parse_prefix(text)
+        found.append(WantedRoute(ipv4.network(destination, prefix), prefix, ip(gateway) if gateway else None))
     return found
 
 
@@ -76,9 +78,10 @@ def test_address_that_no_host_can_have(text: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", "192.0.2.7", "192.0.2.7/", "192.0.2.7/33", "192.0.2.7/-1", "192.0.2.7/024", "192.0.2.7/24/24", "192.0.2/24",
-     "192.0.2.07/24", "192.0.2.256/24", "2001:db8::7/64", "192.0.2.7/ 24", 5, ["192.0.2.7/24"], "192.0.2.٧/24"],
-)  # fmt: skip # noqa: RUF001
+    [None, "", "192.0.2.7", "192.0.2.7/", "192.0.2.7/33", "192.0.2.7/-1", "192.0.2.7/024", "192.0.2.7/24/24",
+     "192.0.2/24", "192.0.2.07/24", "192.0.2.256/24", "2001:db8::7/64", "192.0.2.7/ 24", 5, ["192.0.2.7/24"],
+     "192.0.2.\N{ARABIC-INDIC DIGIT SEVEN}/24"],
+)  # fmt: skip
 def test_malformed_address(value: object) -> None:
     with pytest.raises(CniError) as caught:
         apply.wanted_address(result(value))
@@ -302,7 +305,7 @@ class Kernel:
         self.done: list[str] = []
 
     def routes(self) -> list[Route]:
-        return []
+        return [Route(ip("10.0.0.0"), 8, ip("192.0.2.1"), OURS, 0)]
 
     def do(self, message: Message) -> None:
         for word, status in self.refusals.items():
@@ -364,15 +367,23 @@ def in_kernel(netns: Namespace) -> set[str]:
     return found
 
 
+def configured_in(
+    pod: tuple[Namespace, Rtnetlink],
+    *routes: tuple[str, str | None],
+    address: str = "192.0.2.7/24",
+    default_route: bool = True,
+) -> list[WantedRoute]:
+    link = pod[1].link("net1")
+    assert link is not None
+    target = apply.wanted_address(result(address))
+    return apply.configure(pod[1], link, target, wanted(*routes), default_route=default_route)
+
+
 def applied(
     pod: tuple[Namespace, Rtnetlink], address: str, *routes: tuple[str, str | None], default_route: bool = True
 ) -> set[str]:
-    netns, rtnetlink = pod
-    link = rtnetlink.link("net1")
-    assert link is not None
-    target = apply.wanted_address(result(address))
-    installed = apply.configure(rtnetlink, link, target, wanted(*routes), default_route=default_route)
-    found = in_kernel(netns)
+    installed = configured_in(pod, *routes, address=address, default_route=default_route)
+    found = in_kernel(pod[0])
     assert len(found) == len(installed), "what is reported is what is there"
     return found
 
@@ -402,7 +413,7 @@ def test_router_outside_the_subnet_is_taken_as_on_link(pod: tuple[Namespace, Rtn
 
 def test_router_that_an_on_link_route_reaches(pod: tuple[Namespace, Rtnetlink]) -> None:
     """In the server's order, which the kernel would refuse."""
-    routes = ("0.0.0.0/0", "198.51.100.1"), ("198.51.100.1/32", "0.0.0.0")
+    routes = ("0.0.0.0/0", "198.51.100.1"), ("198.51.100.1/32", None)
     assert applied(pod, "192.0.2.7/32", *routes) == {"0.0.0.0/0 via 198.51.100.1", "198.51.100.1/32"}
 
 
@@ -433,26 +444,33 @@ def test_default_route_beside_another(pod: tuple[Namespace, Rtnetlink], metric: 
     netns.iproute.addr("add", index=netns.index("eth0"), address="10.244.0.5", prefixlen=24)
     netns.iproute.route("add", dst="default", gateway="10.244.0.1", priority=metric)
     before = in_kernel(netns)
-    rtnetlink = pod[1]
-    link = rtnetlink.link("net1")
-    assert link is not None
-    target = apply.wanted_address(result())
-    routes = wanted(("0.0.0.0/0", "192.0.2.1"), ("128.0.0.0/1", "192.0.2.1"))
-    apply.configure(rtnetlink, link, target, routes, default_route=True)
+    configured_in(pod, ("0.0.0.0/0", "192.0.2.1"), ("128.0.0.0/1", "192.0.2.1"))
     assert in_kernel(netns) == before | {f"0.0.0.0/0 via 192.0.2.1 metric {metric + 1}"}
     (best,) = netns.iproute.route("get", dst="203.0.113.9")
     assert best.get("gateway") == "10.244.0.1"
 
 
-def test_the_same_route_twice(pod: tuple[Namespace, Rtnetlink]) -> None:
-    netns, rtnetlink = pod
-    link = rtnetlink.link("net1")
-    assert link is not None
-    routes = wanted(("10.0.0.0/8", "192.0.2.1"), ("10.0.0.0/8", "192.0.2.1"), ("192.0.2.0/24", None))
-    apply.configure(rtnetlink, link, apply.wanted_address(result()), routes, default_route=False)
-    assert "10.0.0.0/8 via 192.0.2.1" in in_kernel(netns)
+def test_the_same_route_twice_is_one() -> None:
+    routes = [{"dst": "10.0.0.0/8", "gw": "192.0.2.1"}, {"dst": "10.1.0.0/8", "gw": "192.0.2.1"}]
+    assert shown(apply.wanted_routes(result(routes=routes))) == ["10.0.0.0/8 via 192.0.2.1"]
 
 
-def test_the_leased_address_as_its_own_router_is_refused(pod: tuple[Namespace, Rtnetlink]) -> None:
-    with pytest.raises(NetlinkError, match="adding the route 10.0.0.0/8 via 192.0.2.7 on net1: .*invalid gateway"):
-        applied(pod, "192.0.2.7/24", ("10.0.0.0/8", "192.0.2.7"))
+def test_route_to_the_subnet_itself(pod: tuple[Namespace, Rtnetlink]) -> None:
+    """The kernel has made it with the address: there already, and ours."""
+    assert shown(configured_in(pod, ("192.0.2.0/24", None))) == ["192.0.2.0/24 scope link"]
+
+
+def test_route_that_another_interface_has_is_not_reported(pod: tuple[Namespace, Rtnetlink]) -> None:
+    netns, _ = pod
+    netns.add("eth0", "veth", peer="far0")
+    netns.set_up("eth0", "far0")
+    netns.iproute.route("add", dst="10.0.0.0/8", oif=netns.index("eth0"), scope="link")
+    installed = configured_in(pod, ("10.0.0.0/8", "192.0.2.1"), ("198.51.100.0/24", "192.0.2.1"))
+    assert shown(installed) == ["198.51.100.0/24 via 192.0.2.1"]
+    assert in_kernel(netns) == {"10.0.0.0/8", "198.51.100.0/24 via 192.0.2.1"}
+
+
+def test_route_over_an_interface_that_is_down(pod: tuple[Namespace, Rtnetlink]) -> None:
+    pod[0].iproute.link("set", index=pod[0].index("net1"), state="down")
+    with pytest.raises(NetlinkError, match=r"adding the route 10\.0\.0\.0/8 via .* on net1: Network is unreachable"):
+        configured_in(pod, ("10.0.0.0/8", "192.0.2.1"))

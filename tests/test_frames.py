@@ -1,4 +1,4 @@
-"""Ethernet frames with DHCP and ARP inside: scapy judges what is built, and builds what is read."""
+"""Ethernet frames with DHCP, ARP and ICMP inside: scapy judges what is built, and builds what is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scapy.packet import Packet, Padding, Raw
 
 from ovn_k8s_cni.dhcp import frame as frames
 from ovn_k8s_cni.dhcp.frame import DHCP_ONLY, Datagram
-from ovn_k8s_cni.system import arp
+from ovn_k8s_cni.system import neighbour as neighbours
 from ovn_k8s_cni.system.deadline import Deadline
 from ovn_k8s_cni.system.packet import ETH_P_ALL, Frame, PacketSocket
 from tests.support import Namespace, wait_until
@@ -233,7 +233,7 @@ def test_any_bytes_are_read_or_passed_over(data: bytes, trusted: bool) -> None:
     assert found is None or found.payload in data
 
 
-# ---- ARP
+# ---- questions to a neighbour
 
 
 @given(MACS, ADDRESSES, ADDRESSES)
@@ -245,7 +245,17 @@ def test_arp_request_is_scapys(mac: bytes, sender: bytes, target: bytes) -> None
         hwdst="00:00:00:00:00:00",
         pdst=socket.inet_ntoa(target),
     )
-    assert arp.request(mac, sender, target) == bytes(asking)
+    assert neighbours.arp_request(mac, sender, target) == bytes(asking)
+
+
+@given(MACS, ADDRESSES, MACS, ADDRESSES, st.integers(0, 65535))
+def test_echo_request_is_scapys(mac: bytes, sender: bytes, hop: bytes, target: bytes, identifier: int) -> None:
+    asking = (
+        Ether(src=mac_text(mac), dst=mac_text(hop))
+        / IP(src=socket.inet_ntoa(sender), dst=socket.inet_ntoa(target), id=0)
+        / ICMP(type="echo-request", id=identifier, seq=1)
+    )
+    assert neighbours.echo_request(mac, sender, hop, target, identifier) == bytes(asking)
 
 
 # ---- the BPF programs
@@ -305,6 +315,8 @@ PACKETS = st.one_of(
     st.sampled_from(
         [
             LINK / IP(**ENDS) / TCP(sport=67, dport=68),
+            LINK / IP(**ENDS) / ICMP(type=0),
+            LINK / IPv6(src="fe80::1", dst="fe80::2", nh=1) / Raw(bytes(40)),
             LINK / IPv6(src="fe80::1", dst="fe80::2") / UDP(sport=67, dport=68),
             LINK / Dot1Q(vlan=7) / IP(**ENDS) / UDP(sport=67, dport=68),
             LINK / ARP(op=1, hwsrc=LINK.src, psrc="192.0.2.1", pdst="192.0.2.7"),
@@ -323,7 +335,8 @@ def is_dhcp(packet: Packet) -> bool:
 def test_programs_take_what_they_are_for(packet: Packet) -> None:
     data = bytes(packet)
     assert bool(accepts(DHCP_ONLY, data)) == is_dhcp(packet)
-    assert bool(accepts(arp.REPLIES, data)) == (ARP in packet and packet[ARP].op == 2)
+    is_reply = (ARP in packet and packet[ARP].op == 2) or ICMP in packet
+    assert bool(accepts(neighbours.REPLIES, data)) == is_reply
 
 
 @given(DATAGRAMS, st.integers(0, HEADERS - 1), st.integers(0, 255))
@@ -337,7 +350,7 @@ def test_filter_takes_all_that_would_be_read(datagram: Datagram, at: int, value:
     assert accepts(DHCP_ONLY, frame.data) >= len(frame.data)
 
 
-@pytest.mark.parametrize("program", [DHCP_ONLY, arp.REPLIES], ids=["DHCP_ONLY", "REPLIES"])
+@pytest.mark.parametrize("program", [DHCP_ONLY, neighbours.REPLIES], ids=["DHCP_ONLY", "REPLIES"])
 @given(data=st.binary(max_size=60))
 def test_programs_end_on_any_bytes(program: tuple[tuple[int, int, int, int], ...], data: bytes) -> None:
     assert accepts(program, data) in (0, 0xFFFF)
@@ -435,27 +448,76 @@ def test_missing_interface(pair: Namespace) -> None:
         PacketSocket("nothing", ETH_P_ALL, DHCP_ONLY)
 
 
+ME, NEIGHBOUR, NOBODY = (bytes([192, 0, 2, host]) for host in (7, 1, 99))
+
+
 @pytest.fixture
 def neighbour() -> Iterator[Namespace]:
     with Namespace() as namespace:
         yield namespace
 
 
-def test_resolve(netns: Namespace, neighbour: Namespace) -> None:
+@pytest.fixture
+def asking(netns: Namespace, neighbour: Namespace) -> Iterator[PacketSocket]:
+    """Return a packet socket on `here`, at whose other end the neighbour has its address and an address behind it."""
     netns.add("here", "veth", peer={"ifname": "there", "net_ns_fd": neighbour.fd})
     neighbour.iproute.addr("add", index=neighbour.index("there"), address="192.0.2.1", prefixlen=24)
+    neighbour.iproute.addr("add", index=neighbour.index("lo"), address="198.51.100.1", prefixlen=32)
+    neighbour.set_up("lo")
     neighbour.iproute.link("set", index=neighbour.index("there"), state="up")
     netns.set_up("here")
-    me, mac = bytes([192, 0, 2, 7]), netns.mac("here")
+    neighbour.iproute.neigh(
+        "add", dst="192.0.2.7", lladdr=mac_text(netns.mac("here")), ifindex=neighbour.index("there"), state="permanent"
+    )
     with netns.entered():
-        wire = PacketSocket("here", ETH_P_ALL, arp.REPLIES)
-    patience = Deadline(0.25)
+        wire = PacketSocket("here", ETH_P_ALL, neighbours.REPLIES)
     with wire:
-        found = arp.resolve(wire, mac, me, bytes([192, 0, 2, 1]), Deadline(2))
-        nobody = arp.resolve(wire, mac, me, bytes([192, 0, 2, 99]), patience)
-    assert found == neighbour.mac("there")
-    assert nobody is None
+        yield wire
+
+
+def test_the_mac_of_a_neighbour(netns: Namespace, neighbour: Namespace, asking: PacketSocket) -> None:
+    assert neighbours.resolve(asking, netns.mac("here"), ME, NEIGHBOUR, Deadline(2)) == neighbour.mac("there")
+
+
+def test_whether_a_neighbour_answers(netns: Namespace, neighbour: Namespace, asking: PacketSocket) -> None:
+    hop = neighbour.mac("there")
+    for target in (NEIGHBOUR, bytes([198, 51, 100, 1])):
+        assert neighbours.answers(asking, netns.mac("here"), ME, hop, target, 4711, Deadline(2))
+
+
+def test_nobody_there(netns: Namespace, neighbour: Namespace, asking: PacketSocket) -> None:
+    patience = Deadline(0.25)
+    assert neighbours.resolve(asking, netns.mac("here"), ME, NOBODY, patience) is None
+    assert not neighbours.answers(asking, netns.mac("here"), ME, neighbour.mac("there"), NOBODY, 1, Deadline(0.15))
     assert patience.elapsed() < 1
+
+
+def test_answers_that_are_for_somebody_else(netns: Namespace, neighbour: Namespace, asking: PacketSocket) -> None:
+    """ARP replies of other hosts, echo replies to other questions, errors of routers, and tagged frames."""
+    mac = netns.mac("here")
+    far = Ether(src=mac_text(neighbour.mac("there")), dst=mac_text(mac))
+    theirs = IP(src="192.0.2.99", dst="192.0.2.7")
+    others = [
+        far / ARP(op=2, hwsrc="02:00:00:00:00:09", psrc="192.0.2.98", hwdst=mac_text(mac), pdst="192.0.2.7"),
+        far / ARP(op=1, hwsrc="02:00:00:00:00:09", psrc="192.0.2.99", hwdst=mac_text(mac), pdst="192.0.2.7"),
+        far / Dot1Q(vlan=5) / ARP(op=2, hwsrc="02:00:00:00:00:09", psrc="192.0.2.99", pdst="192.0.2.7"),
+        far / theirs / ICMP(type=0, id=2, seq=1),
+        far / theirs / ICMP(type=3, code=1, id=1, seq=1),
+        far / IP(src="192.0.2.98", dst="192.0.2.7") / ICMP(type=0, id=1, seq=1),
+        far / Dot1Q(vlan=5) / theirs / ICMP(type=0, id=1, seq=1),
+        far / ARP(op=2),
+    ]
+    with neighbour.entered(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+        sending.bind(("there", 0))
+        for packet in others:
+            sending.send(bytes(packet))
+        sending.send(bytes(others[0])[:20])
+    assert neighbours.resolve(asking, mac, ME, NOBODY, Deadline(0.15)) is None
+    with neighbour.entered(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+        sending.bind(("there", 0))
+        for packet in others:
+            sending.send(bytes(packet))
+    assert not neighbours.answers(asking, mac, ME, neighbour.mac("there"), NOBODY, 1, Deadline(0.15))
 
 
 def test_closing_in_the_background_closes(pair: Namespace) -> None:

@@ -87,6 +87,7 @@ class Daemon:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            process_group=0,  # a terminal's ^C is for the test run, which then stops its daemons in order
             env=environment(self.env),
         )
 

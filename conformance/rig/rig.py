@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -70,7 +71,7 @@ class Rig:
         self.ovs: Ovs | None = None
         self._cable()
         self._make_bridge(vlan, tso)
-        self.wire = WIRE if vlan is None else self._vlan_on_wire(vlan)
+        self.wire = WIRE
         run(["ip", "-n", self.physical, "address", "add", "172.18.0.5/16", "dev", self.wire])
         self.server: Server
         self.dhcp: Daemon
@@ -102,23 +103,17 @@ class Rig:
         if self.datapath == "ovs":
             self.ovs = Ovs(self.node, self.place, BRIDGE, UPLINK, tso=tso)
             self._stack.callback(self.ovs.stop)
+            if vlan is not None:
+                # The wire stands for an access port of that VLAN: this kernel has no VLAN devices to tag with.
+                self.ovs.vsctl("set", "Port", UPLINK, f"tag={vlan}")
             return
         run(["ip", "-n", self.node, "link", "add", BRIDGE, "type", "bridge"])
         run(["ip", "-n", self.node, "link", "set", BRIDGE, "up"])
         run(["ip", "-n", self.node, "link", "set", UPLINK, "master", BRIDGE])
-        if vlan is not None:
-            run(["ip", "-n", self.node, "link", "set", BRIDGE, "type", "bridge", "vlan_filtering", "1"])
-            run(["bridge", "-n", self.node, "vlan", "add", "dev", UPLINK, "vid", str(vlan)])
         wait_for("the uplink forwards", lambda: "state forwarding" in self._bridge_state())
 
     def _bridge_state(self) -> str:
         return run(["bridge", "-n", self.node, "link", "show", "dev", UPLINK]).stdout
-
-    def _vlan_on_wire(self, vlan: int) -> str:
-        name = f"{WIRE}.{vlan}"
-        run(["ip", "-n", self.physical, "link", "add", "link", WIRE, "name", name, "type", "vlan", "id", str(vlan)])
-        run(["ip", "-n", self.physical, "link", "set", name, "up"])
-        return name
 
     def start_server(self, kind: str, offered: Offered) -> None:
         """Start a DHCP server on the physical network."""
@@ -242,6 +237,15 @@ class Rig:
         return log.read_text() if log.exists() else ""
 
 
+_OWNER = os.getpid()
+
+
+def _exit(number: int, _: object) -> None:
+    if os.getpid() != _OWNER:  # pyroute2's NetNS forks a child that inherits this handler, and ends it by SIGTERM
+        os._exit(128 + number)
+    raise SystemExit(128 + number)
+
+
 @contextlib.contextmanager
 def rig(
     datapath: str = "linux",
@@ -253,6 +257,8 @@ def rig(
 ) -> Iterator[Rig]:
     """Make a rig with its server and daemon, and remove all of it, whatever happens inside."""
     with contextlib.ExitStack() as stack:
+        # The default action of SIGTERM would skip every removal below.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _exit))
         made = Rig(stack, datapath, vlan=vlan, tso=tso)
         made.start_server(server, offered or Offered())
         made.start_dhcp_daemon(dhcp)

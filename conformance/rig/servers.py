@@ -54,6 +54,7 @@ class Dnsmasq:
         self._log = place / "dnsmasq.log"
         words = [
             "dnsmasq", "--keep-in-foreground", "--no-ping", "--conf-file=/dev/null", "--port=0", "--user=root",
+            "--group=root",  # leaving root for group dip would clear PR_SET_PDEATHSIG
             "--dhcp-authoritative", "--log-dhcp", f"--interface={interface}", "--bind-interfaces",
             f"--dhcp-leasefile={self._leases}", f"--log-facility={self._log}", f"--pid-file={place / 'dnsmasq.pid'}",
             f"--dhcp-range={offered.first},{offered.last},{offered.netmask},{offered.seconds}",

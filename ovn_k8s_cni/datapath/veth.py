@@ -118,7 +118,11 @@ def make(node: Rtnetlink, sandbox: Sandbox, attachment: record.Attachment, mac: 
 
 
 def set_up(node: Rtnetlink, sandbox: Sandbox, pair: Veth) -> None:
-    """Set both ends up."""
+    """Set both ends up; the host side, which only passes frames on, does not speak IPv6 itself."""
+    try:
+        sysctl.write(f"net/ipv6/conf/{pair.host.name}/disable_ipv6", "1")
+    except OSError as problem:
+        log.debug(f"{pair.host.name} keeps IPv6: {problem}")
     sandbox.rtnetlink.do(netlink.set_up(pair.pod.index, pair.pod.name))
     node.do(netlink.set_up(pair.host.index, pair.host.name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _struct import Struct
 
 from ovn_k8s_cni.record import Record
+from ovn_k8s_cni.system.internet import checksum
 from ovn_k8s_cni.system.packet import ETH_P_IP
 
 TYPE_CHECKING = False
@@ -49,16 +50,6 @@ class Datagram(Record):
     source_port: int
     destination_port: int
     payload: bytes
-
-
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071) of `data`."""
-    if len(data) % 2:
-        data += b"\0"
-    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def build(datagram: Datagram) -> bytes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ovn_k8s_cni.system.netlink import Route as KernelRoute
 
 _SHORTEST_ORDINARY = 8  # prefix length
+_LARGEST_METRIC = 0xFFFFFFFF
 
 
 class WantedAddress(Record):
@@ -77,12 +78,15 @@ def _gateway(value: object) -> bytes | None:
 
 def wanted_routes(result: dict[str, Any]) -> list[WantedRoute]:
     """Return the usable routes of the dhcp plugin's result; one that is broken is passed over with a warning."""
-    found = []
+    found: list[WantedRoute] = []
     for item in result["routes"]:
         try:
-            found.append(_wanted_route(item))
+            route = _wanted_route(item)
         except ValueError as problem:
             log.warning(f"passed over the route {item!r:.120}: {problem}")
+            continue
+        if route not in found:
+            found.append(route)
     return found
 
 
@@ -95,7 +99,7 @@ def _wanted_route(item: dict[str, Any]) -> WantedRoute:
     if gateway != bytes(4) and (trouble := ipv4.host_trouble(gateway)):
         raise ValueError(f"its router {item['gw']} cannot be one: {trouble}")
     metric = item.get("priority") or 0
-    if not isinstance(metric, int) or not 0 <= metric < 1 << 32:
+    if not isinstance(metric, int) or not 0 <= metric <= _LARGEST_METRIC:
         raise ValueError("its priority is no metric")
     on_link = gateway == bytes(4)
     return WantedRoute(ipv4.network(destination, prefix), prefix, None if on_link else gateway, metric)
@@ -109,15 +113,16 @@ def allowed_routes(
     Beside a default route of another interface ours gets the larger metric, and a /1 to /7, which would win by its
     prefix, is dropped.
     """
-    others = [route for route in existing if route.prefix == 0 and route.oif != interface]
+    others = [route.metric for route in existing if route.prefix == 0 and route.oif != interface]
+    next_metric = 1 + max(others, default=-1)
     allowed = []
     for route in wanted:
         if route.is_default() and not default_route:
             log.info(f"dropped the default route {describe(route)}: defaultRoute is not set")
-        elif route.is_default() and others and route.prefix:
+        elif route.is_default() and others and (route.prefix or next_metric > _LARGEST_METRIC):
             log.warning(f"dropped the route {describe(route)}: it would outrank the default route that is there")
         elif route.is_default() and others:
-            allowed.append(route.replace(metric=max(route.metric, 1 + max(other.metric for other in others))))
+            allowed.append(route.replace(metric=max(route.metric, next_metric)))
         else:
             allowed.append(route)
     return [route for route in allowed if route.gateway is None] + [route for route in allowed if route.gateway]
@@ -148,12 +153,14 @@ def configure(
 ) -> list[WantedRoute]:
     """Give the interface its address and routes; return the routes that are installed.
 
-    A route that is there already counts as installed; any other refusal raises NetlinkError.
+    One that is there already counts as installed, one that another interface has does not; any other refusal raises
+    NetlinkError.
     """
     rtnetlink.do(address_message(pod, address))
     if not routes:
         return []
     allowed = allowed_routes(routes, rtnetlink.routes(), pod.index, default_route=default_route)
+    there_already = False
     for route in allowed:
         onlink = route.gateway is not None and not _reachable(route.gateway, address, allowed)
         try:
@@ -171,7 +178,13 @@ def configure(
         except NetlinkError as problem:
             if problem.errno != errno.EEXIST:
                 raise
-    return allowed
+            there_already = True
+    return _installed(allowed, rtnetlink, pod) if there_already else allowed
+
+
+def _installed(routes: list[WantedRoute], rtnetlink: Rtnetlink, pod: Link) -> list[WantedRoute]:
+    there = [(route.destination, route.prefix, route.gateway) for route in rtnetlink.routes() if route.oif == pod.index]
+    return [route for route in routes if (route.destination, route.prefix, route.gateway or b"") in there]
 
 
 def result_ip(address: WantedAddress, interface: int) -> dict[str, Any]:

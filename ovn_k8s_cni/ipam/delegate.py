@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET = "/run/cni/dhcp.sock"
 _PLUGIN = "dhcp"
+_S_IFMT, _S_IFREG = 0o170000, 0o100000
 
 # Unless told to, the plugin requests options 1 and 3 only: classless and static routes, DNS servers, domain, search.
 _ALSO_REQUESTED = ("121", "33", "6", "15", "119")
@@ -163,13 +164,21 @@ def find(path: Iterable[str]) -> str:
         places.append(DEFAULT_PATH)
     for place in places:
         file = f"{place.rstrip('/')}/{_PLUGIN}"
-        if posix.access(file, posix.X_OK):
+        if _is_program(file):
             return file
     raise CniError(
         DELEGATE,
         "the dhcp IPAM plugin is not installed",
         f"no executable {_PLUGIN!r} in {', '.join(places)} (CNI_PATH)",
     )
+
+
+def _is_program(file: str) -> bool:
+    try:
+        mode = posix.stat(file).st_mode
+    except OSError:
+        return False
+    return mode & _S_IFMT == _S_IFREG and posix.access(file, posix.X_OK)
 
 
 def of(request: Request, ipam: dict[str, Any]) -> Delegate:

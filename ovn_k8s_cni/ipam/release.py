@@ -16,7 +16,7 @@ from ovn_k8s_cni.dhcp.frame import Datagram
 from ovn_k8s_cni.dhcp.message import Message
 from ovn_k8s_cni.ipam import exchange
 from ovn_k8s_cni.ipam.lease import Lease
-from ovn_k8s_cni.system import arp, ipv4
+from ovn_k8s_cni.system import ipv4, neighbour
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from ovn_k8s_cni.system.netlink import Link
     from ovn_k8s_cni.system.packet import Frame, PacketSocket
 
-_ARP_SECONDS = 0.3
+_ANSWER_SECONDS = 0.3
+# How often a RELEASE is sent when nobody tells whether the way is open: a second one does no harm.
+_UNSURE_TIMES = 2
 _ASK_SECONDS, _ASK_TIMES = 0.3, 3
 _ROUNDS = 3
-_SETTLE_SECONDS = 0.05
+_SETTLE_SECONDS = 0.1
 _LONGEST_CLIENT_ID = 254  # bytes, without the type byte in front
 
 
@@ -51,34 +53,85 @@ def give_back(
     exchange that the daemon is still having is waited out, so that nothing is acquired behind our back.
     """
     wire = sandbox.listen(pod.name, frames.DHCP_ONLY)
+    neighbours = sandbox.listen(pod.name, neighbour.REPLIES)
     try:
         for _ in range(_ROUNDS):
+            way = _Way(neighbours, pod, attachment.lease, deadline)
+            # A userspace switch drops the first frame of a flow while it takes other ports in or out: be that ours.
+            known_open = attachment.datapath == "ovs" and way.is_open()
             tell_daemon()
-            _release_once(sandbox, wire, pod, attachment, deadline)
+            _release_once(wire, way, attachment, known_open, deadline)
             if not attachment.exchange_unfinished() or not _acquired_again(wire, pod.mac, deadline):
                 return
     finally:
         wire.close_in_background()
+        neighbours.close_in_background()
 
 
-def _release_once(sandbox: Sandbox, wire: PacketSocket, pod: Link, attachment: Attachment, deadline: Deadline) -> None:
-    """Send a RELEASE unless a valid one has been seen; what the lease is, the server is asked where it must be."""
-    lease = attachment.lease
-    seen = exchange.sightings(wire, pod.mac)
+def _release_once(wire: PacketSocket, way: _Way, attachment: Attachment, known_open: bool, deadline: Deadline) -> None:
+    """Send a RELEASE unless a valid one leaves; what the lease is, the server is asked where it must be."""
+    lease, mac, identifier = attachment.lease, way.pod.mac, client_id(attachment)
     if lease is None or lease.server is None:
-        lease = _ask_server(wire, pod.mac, client_id(attachment), lease, deadline)
+        lease = _ask_server(wire, mac, identifier, lease, deadline)
+        way = _Way(way.wire, way.pod, lease, deadline)
     if lease is None or lease.server is None:
         return
-    seen += exchange.sightings(wire, pod.mac)
-    neighbours = sandbox.listen(pod.name, arp.REPLIES)
-    try:
-        if not any(is_valid(sighting, lease, attachment.datapath) for sighting in seen):
-            _send(wire, neighbours, pod, lease, lease.server, client_id(attachment), deadline)
-        # What was sent may still wait for ovs-vswitchd, and would go with the port. An answer to a later question from
-        # where it goes says that it has passed.
-        _next_hop(neighbours, pod, lease, lease.server, deadline)
-    finally:
-        neighbours.close_in_background()
+    if not _valid_one_leaves(wire, mac, lease, attachment, deadline):
+        next_hop = way.next_hop() or lease.hop
+        if next_hop is None:
+            log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
+            return
+        for _ in range(1 if known_open or attachment.datapath != "ovs" else _UNSURE_TIMES):
+            wire.send(release(mac, next_hop, lease, lease.server, identifier))
+            log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(lease.server)}")
+    # What was sent may still wait for ovs-vswitchd, and would go with the port. An answer to a later question to where
+    # it goes says that it has passed.
+    if attachment.datapath == "ovs":
+        way.is_open()
+
+
+def _valid_one_leaves(wire: PacketSocket, mac: bytes, lease: Lease, attachment: Attachment, deadline: Deadline) -> bool:
+    """Tell whether the daemon's RELEASE is one that the server accepts; it may have to wait for the kernel's ARP."""
+    if attachment.exchange_unfinished():
+        return False
+    patience = deadline.share(_SETTLE_SECONDS)
+    while (frame := wire.wait(patience)) is not None:
+        sighting = exchange.read(frame, mac)
+        if sighting is not None and frame.outgoing and sighting.message.kind() == dhcp.RELEASE:
+            return is_valid(sighting, lease, attachment.datapath)
+    return False
+
+
+class _Way:
+    """The way from the pod to its server: directly or, when it is off-link, through the router."""
+
+    def __init__(self, wire: PacketSocket, pod: Link, lease: Lease | None, deadline: Deadline) -> None:
+        self.wire = wire
+        self.pod = pod
+        self._lease = lease
+        self._deadline = deadline
+        self._found: bytes | None = None
+
+    def next_hop(self) -> bytes | None:
+        """Return the MAC to send to, None when nobody answers."""
+        lease = self._lease
+        if lease is None or lease.server is None:
+            return None
+        on_link = ipv4.network(lease.server, lease.prefix) == ipv4.network(lease.address, lease.prefix)
+        target = lease.server if on_link else lease.gateway
+        if target is not None and self._found is None:
+            patience = self._deadline.share(_ANSWER_SECONDS)
+            self._found = neighbour.resolve(self.wire, self.pod.mac, lease.address, target, patience)
+        return self._found
+
+    def is_open(self) -> bool:
+        """Tell whether the server answers over it."""
+        lease, next_hop = self._lease, self.next_hop()
+        if lease is None or lease.server is None or next_hop is None:
+            return False
+        identifier = int.from_bytes(posix.urandom(2), "big")
+        patience = self._deadline.share(_ANSWER_SECONDS)
+        return neighbour.answers(self.wire, self.pod.mac, lease.address, next_hop, lease.server, identifier, patience)
 
 
 def is_valid(sighting: Sighting, lease: Lease, datapath: str) -> bool:
@@ -180,29 +233,3 @@ def release(mac: bytes, next_hop: bytes, lease: Lease, server: bytes, identifier
             payload=dhcp.encode(message),
         )
     )
-
-
-def _send(
-    wire: PacketSocket,
-    neighbours: PacketSocket,
-    pod: Link,
-    lease: Lease,
-    server: bytes,
-    identifier: bytes,
-    deadline: Deadline,
-) -> None:
-    next_hop = _next_hop(neighbours, pod, lease, server, deadline) or lease.hop
-    if next_hop is None:
-        log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
-        return
-    wire.send(release(pod.mac, next_hop, lease, server, identifier))
-    log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(server)}")
-
-
-def _next_hop(neighbours: PacketSocket, pod: Link, lease: Lease, server: bytes, deadline: Deadline) -> bytes | None:
-    """Return the MAC to send to: the server's or, when it is off-link, the router's; None when nobody answers."""
-    on_link = ipv4.network(server, lease.prefix) == ipv4.network(lease.address, lease.prefix)
-    target = server if on_link else lease.gateway
-    if target is None:
-        return None
-    return arp.resolve(neighbours, pod.mac, lease.address, target, deadline.share(_ARP_SECONDS))

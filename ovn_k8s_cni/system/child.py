@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SIGKILL, _SIGPIPE, _SIG_DFL = 9, 13, 0
 _MOST_OUTPUT = 1 << 20  # bytes; a CNI result has some hundred
 _REAP_PAUSE = 0.002
+_GLANCE = 0.1  # seconds of silence after which it is looked whether the child still runs
+_MOST_DESCRIPTORS = 1 << 16
 
 # A frozen caller's variables would have a child load the caller's libraries or take itself for part of it.
 _NOT_INHERITED = ("LD_LIBRARY_PATH", "LD_LIBRARY_PATH_ORIG", "LD_PRELOAD")
@@ -93,7 +95,10 @@ class Child:
         open_ends = set(output)
         rest = memoryview(stdin)
         while open_ends and not deadline.passed():
-            for fd, event in waiting.poll(int(deadline.left() * 1000) + 1):
+            events = waiting.poll(int(deadline.left(_GLANCE) * 1000) + 1)
+            if not events and self._has_ended():
+                break
+            for fd, event in events:
                 if fd == self._stdin:
                     rest = _feed(fd, rest, event)
                     if not rest:
@@ -106,6 +111,8 @@ class Child:
                     waiting.unregister(fd)
                     open_ends.discard(fd)
         out, err = bytes(output[self._stdout]), bytes(output[self._stderr])
+        if open_ends and self._has_ended():
+            self._kill_group()  # what it has left behind keeps the pipes open
         status, timed_out = self._reap(deadline)
         return Finished(status, out, err, timed_out)
 
@@ -127,17 +134,24 @@ class Child:
         """End the child and what it has started, and reap it; return its exit status. Harmless when it is done."""
         if self.pid <= 0:
             return 0
-        for kill in (posix.killpg, posix.kill):
-            try:  # noqa: SIM105 - contextlib costs 6 ms to import
-                kill(self.pid, _SIGKILL)
-            except ProcessLookupError:
-                pass
+        self._kill_group()
         try:
             _, status = posix.waitpid(self.pid, 0)
         except ChildProcessError:
             status = 0
         self._close()
         return posix.waitstatus_to_exitcode(status)
+
+    def _has_ended(self) -> bool:
+        """Tell whether the child has ended, without reaping it."""
+        return posix.waitid(posix.P_PID, self.pid, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT) is not None
+
+    def _kill_group(self) -> None:
+        for kill in (posix.killpg, posix.kill):
+            try:  # noqa: SIM105 - contextlib costs 6 ms to import
+                kill(self.pid, _SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def _close_stdin(self) -> None:
         if self._stdin >= 0:
@@ -189,6 +203,9 @@ def _become(
         signal(_SIGPIPE, _SIG_DFL)
         for target, fd in enumerate(pipes):
             posix.dup2(fd, target)
+        # Ours close themselves, those that a careless runtime has left us do not.
+        posix.closerange(len(pipes), failed)
+        posix.closerange(failed + 1, _MOST_DESCRIPTORS)
         posix.execve(program, [program], clean_environment(environment))
     except OSError as problem:
         posix.write(failed, str(problem.errno or 5).encode())
