@@ -102,7 +102,7 @@ def _unplug(ovsdb: Ovsdb, name: str) -> bool:
 
 def _release(attachment: Attachment, request: Request, config: Config, link: Link | None) -> None:
     """Have the daemon release the lease while the interface stands, and do ourselves what it cannot."""
-    delegate = delegates.of(request, config.ipam or {"type": "dhcp"})
+    delegate = _delegate(request, config)
     attachment = attachment.replace(netns=request.netns or attachment.netns)
     sandbox = Sandbox.open_if_there(attachment.netns)
     if sandbox is None:
@@ -116,14 +116,25 @@ def _release(attachment: Attachment, request: Request, config: Config, link: Lin
             _tell_daemon(delegate, attachment, Deadline(_DAEMON_SECONDS))
 
 
-def give_back(delegate: Delegate, sandbox: Sandbox, pod: Link, attachment: Attachment) -> None:
+def _delegate(request: Request, config: Config) -> Delegate | None:
+    """Return the dhcp plugin, None when it is gone: the server still gets its RELEASE."""
+    try:
+        return delegates.of(request, config.ipam or {"type": "dhcp"})
+    except CniError as problem:
+        log.warning(str(problem))
+        return None
+
+
+def give_back(delegate: Delegate | None, sandbox: Sandbox, pod: Link, attachment: Attachment) -> None:
     """Release a lease, known or not, over the standing interface; takes a few seconds at the most."""
     deadline = Deadline(_RELEASE_SECONDS)
     release.give_back(lambda: _tell_daemon(delegate, attachment, deadline), sandbox, pod, attachment, deadline)
 
 
-def _tell_daemon(delegate: Delegate, attachment: Attachment, deadline: Deadline) -> None:
+def _tell_daemon(delegate: Delegate | None, attachment: Attachment, deadline: Deadline) -> None:
     """Have the daemon release and forget the attachment; a failure is worth a line in the log, no more."""
+    if delegate is None:
+        return
     target = delegates.Target(attachment.container_id, attachment.netns, attachment.ifname)
     try:
         delegate.ask("DEL", target, deadline.share(_DAEMON_SECONDS))

@@ -7,6 +7,8 @@ import posix
 from ovn_k8s_cni.cni.error import INVALID_CONFIG, TRY_AGAIN_LATER, CniError
 from ovn_k8s_cni.system.ovsdb import Ovsdb, OvsdbUnreachable
 
+_CLEANUP_PATIENCE = 2.0  # seconds
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
@@ -70,7 +72,7 @@ def connect(config: Config, deadline: Deadline) -> Ovsdb | None:
     if config.datapath == "linux":
         return None
     try:
-        return Ovsdb(config.ovsdb_socket, deadline.share(10))
+        return Ovsdb(config.ovsdb_socket, deadline)
     except OvsdbUnreachable as problem:
         if config.datapath == "auto" and problem.missing:
             if config.bridge_mappings:
@@ -92,7 +94,7 @@ def connect_for_cleanup(config: Config, deadline: Deadline, *, marked_ovs: bool)
     if config.datapath == "linux" and not marked_ovs:
         return None
     try:
-        return Ovsdb(config.ovsdb_socket, deadline.share(2))
+        return Ovsdb(config.ovsdb_socket, deadline, _CLEANUP_PATIENCE)
     except OvsdbUnreachable as problem:
         never_here = problem.missing and not _exists(_directory(config.ovsdb_socket))
         if config.datapath == "auto" and not marked_ovs and never_here:

@@ -13,7 +13,8 @@ from ovn_k8s_cni.datapath.record import Attachment
 from ovn_k8s_cni.ipam.lease import from_text as lease_from_text
 from ovn_k8s_cni.ipam.lease import to_text as lease_to_text
 from ovn_k8s_cni.record import Record
-from ovn_k8s_cni.system.ovsdb import OvsdbTimeout, dict_of, list_of, named, ovs_map, ovs_set, uuid
+from ovn_k8s_cni.system import netlink
+from ovn_k8s_cni.system.ovsdb import OvsdbTimeout, dict_of, list_of, milliseconds, named, ovs_map, ovs_set, uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class OvsBridge:
     def __init__(self, ovsdb: Ovsdb, node: Rtnetlink, config: Config, pod: PodIdentity) -> None:
         """Look the bridge up; raise code 7 when there is no mapping or no such bridge."""
         self._ovsdb = ovsdb
+        self._node = node
         self._config = config
         self._pod = pod
         switch, bridges = ovsdb.transact(
@@ -146,17 +148,18 @@ class OvsBridge:
             "columns": [column],
             "until": until,
             "rows": [{column: value}],
-            "timeout": max(1, int(deadline.left() * 1000)),
+            "timeout": milliseconds(deadline),
         }
         select = {"op": "select", "table": "Interface", "where": self._interface, "columns": columns}
-        _, found = self._ovsdb.transact(wait, select)
+        _, found = self._ovsdb.transact(wait, select, deadline=deadline)
         if not found["rows"]:
             raise CniError(OVSDB_FAILURE, f"a port was taken away from {self._bridge} while it was waited for")
         row: dict[str, Any] = found["rows"][0]
         return row
 
     def remember(self, attachment: Attachment) -> None:
-        """Write the lease where DEL, CHECK and GC will look."""
+        """Write the lease where DEL, CHECK and GC will look; on the alias too, for a DEL that finds OVSDB down."""
+        self._node.do(netlink.set_alias(attachment.host_name, record.to_alias(attachment)))
         text = lease_to_text(attachment.lease) if attachment.lease is not None else ""
         key = ovs_set(_LEASE)
         self._ovsdb.transact(
@@ -300,8 +303,9 @@ def wait_until_applied(ovsdb: Ovsdb, deadline: Deadline) -> None:
                 "columns": ["cur_cfg"],
                 "until": "!=",
                 "rows": [{"cur_cfg": current}],
-                "timeout": max(1, int(deadline.left() * 1000)),
+                "timeout": milliseconds(deadline),
             },
             {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["cur_cfg"]},
+            deadline=deadline,
         )
         current = seen["rows"][0]["cur_cfg"]

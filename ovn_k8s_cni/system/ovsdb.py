@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _AF_UNIX, _SOCK_STREAM_CLOEXEC = 1, 1 | 0o2000000
 _DATABASE = "Open_vSwitch"
+_SLACK = 0.2  # seconds by which a `wait` ends at the server before we stop listening
 
 
 class OvsdbError(Exception):
@@ -67,19 +68,25 @@ def list_of(value: Any) -> list[Any]:
     return list(value[1]) if isinstance(value, list) and value[0] == "set" else [value]
 
 
-class Ovsdb:
-    """A connection; every call ends by the deadline it was made with."""
+def milliseconds(deadline: Deadline) -> int:
+    """Return the timeout of a `wait` operation whose answer is listened for until `deadline`."""
+    return max(1, int((deadline.left() - _SLACK) * 1000))
 
-    def __init__(self, path: str, deadline: Deadline) -> None:
+
+class Ovsdb:
+    """A connection for a request with a deadline; one answer takes at most `patience` seconds of it."""
+
+    def __init__(self, path: str, deadline: Deadline, patience: float = 10.0) -> None:
         """Connect; raise OvsdbUnreachable."""
         self._path = path
         self._deadline = deadline
+        self._patience = patience
         self._text = ""
         self._undecoded = b""
         self._identifier = 0
         self._socket = _Socket(_AF_UNIX, _SOCK_STREAM_CLOEXEC, 0)
         try:
-            self._socket.settimeout(max(0.001, deadline.left()))
+            self._socket.settimeout(max(0.001, deadline.left(patience)))
             self._socket.connect(path)
         except OSError as problem:
             self._socket.close()
@@ -97,14 +104,14 @@ class Ovsdb:
         self.close()
 
     def transact(self, *operations: dict[str, Any], deadline: Deadline | None = None) -> list[dict[str, Any]]:
-        """Do all of `operations` or none, and return each one's result.
+        """Do all of `operations` or none, and return each one's result; `deadline` is for those that wait.
 
         Raises OvsdbTimeout when a `wait` timed out, OvsdbError when an operation was refused, OvsdbUnreachable when
         the connection is lost or the deadline passes.
         """
         self._identifier += 1
         request = {"method": "transact", "params": [_DATABASE, *operations], "id": self._identifier}
-        deadline = deadline or self._deadline
+        deadline = deadline or self._deadline.share(self._patience)
         self._send(request, deadline)
         while True:
             answer = self._receive(deadline)
