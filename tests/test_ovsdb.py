@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import pathlib
 import socket
@@ -20,6 +19,7 @@ from ovn_k8s_cni import datapath as datapaths
 from ovn_k8s_cni.cni.error import CniError
 from ovn_k8s_cni.cni.request import parse
 from ovn_k8s_cni.config import Config, load
+from ovn_k8s_cni.datapath import ovs
 from ovn_k8s_cni.system import ovsdb
 from ovn_k8s_cni.system.deadline import Deadline
 from ovn_k8s_cni.system.ovsdb import Ovsdb, OvsdbError, OvsdbTimeout, OvsdbUnreachable
@@ -190,6 +190,9 @@ class Stream:
     def recv(self, _size: int) -> bytes:
         return self.pieces.pop(0)
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture(scope="module")
 def unused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -225,8 +228,6 @@ def test_messages_are_put_together_however_they_are_cut(
         database.__dict__["_socket"] = stream = Stream([piece for piece in [*pieces, rest] if piece])
         assert [database.transact(SELECT) for _ in values] == [[{"v": value}] for value in values]
         assert stream.pieces == []
-        database.__dict__["_socket"] = contextlib.closing  # nothing is left to be closed
-        database.__dict__["close"] = lambda: None
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
@@ -341,7 +342,8 @@ def unreachable(path: str, seconds: float, reason: str) -> float:
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"garbage", b"{", b'{"id": 1, "result": [', b"[]", b"[{}]", b"{]}", b'"text"', b"}}}}", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+    [b"", b"garbage", b"{", b'{"id": 1, "result": [', b"[]", b"[{}]", b"{]}", b'"text"', b"}}}}",
+     b"HTTP/1.1 400 Bad Request\r\n\r\n"],
 )  # fmt: skip
 def test_silence_and_garbage_end_at_the_deadline(serve: Serve, said: bytes) -> None:
     def script(peer: Peer) -> None:
@@ -369,7 +371,11 @@ def test_server_that_talks_about_something_else_for_ever(serve: Serve) -> None:
 def test_server_that_does_not_read(serve: Serve) -> None:
     done = threading.Event()
     started = time.monotonic()
-    with connected(serve(lambda _: bool(done.wait(5))), 0.3) as database:  # type: ignore[arg-type, return-value]
+
+    def script(_: Peer) -> None:
+        done.wait(5)
+
+    with connected(serve(script), 0.3) as database:
         with pytest.raises(OvsdbUnreachable):
             database.transact({"op": "insert", "row": {"name": "x" * 10_000_000}})
         done.set()
@@ -452,7 +458,7 @@ def test_datapath_auto_is_linux_where_there_is_no_socket(tmp_path: pathlib.Path)
 
 
 def test_neither_ovs_nor_a_mapping(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(CniError, match="'physnet'.*neither OVS nor a Linux bridge mapping") as caught:
+    with pytest.raises(CniError, match=r"'physnet'.*neither OVS nor a Linux bridge mapping") as caught:
         datapaths.connect(config(f"{tmp_path}/db.sock", "auto"), Deadline(5))
     assert caught.value.code == 7
 
@@ -527,13 +533,55 @@ def test_a_connection_lasts_as_long_as_its_request(
         assert database.transact(SELECT) == [ROWS]
 
 
-def test_errno_of_a_full_queue_is_told(tmp_path: pathlib.Path) -> None:
-    """A server that is overrun: connecting does not wait, and says so."""
+def test_a_server_that_is_overrun(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "db.sock")
     with socket.socket(socket.AF_UNIX) as listening, contextlib.ExitStack() as clients:
         listening.bind(path)
         listening.listen(0)
-        with pytest.raises(OvsdbUnreachable, match=errno.errorcode[errno.EAGAIN] + "|temporarily") as caught:
-            for _ in range(8):
-                clients.enter_context(connected(path, 0.3))
+        for _ in range(2):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            client.connect_ex(path)
+        with pytest.raises(OvsdbUnreachable, match="temporarily unavailable") as caught:
+            connected(path, 0.3)
     assert not caught.value.missing
+
+
+def test_a_port_is_taken_out_also_when_the_time_of_the_request_is_up(serve: Serve) -> None:
+    row = {"name": "okc0", "external_ids": ovsdb.ovs_map({"ovn-k8s-cni/ipam": "dhcp", "sandbox": "c0ffee"})}
+    asked = []
+
+    def script(peer: Peer) -> None:
+        for result in ({"rows": [row]}, {"rows": [{"_uuid": ["uuid", "4711"]}]}, {"count": 1}):
+            request = peer.request()
+            asked.append(request["params"][1])
+            time.sleep(0.03)
+            peer.send({"id": request["id"], "result": [result], "error": None})
+
+    with connected(serve(script), 0.02) as database:
+        time.sleep(0.03)
+        assert ovs.unplug(database, "okc0", Deadline(2))
+    assert [operation["op"] for operation in asked] == ["select", "select", "mutate"]
+    assert asked[2]["mutations"] == [["ports", "delete", ["uuid", "4711"]]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"), [([], "gone"), ([{"name": "okc0", "external_ids": ["map", [["sandbox", "x"]]]}], "another's")]
+)
+def test_a_port_that_is_not_ours_is_left_alone(serve: Serve, rows: list[Any], what: str) -> None:
+    with connected(serve(lambda peer: peer.answer({"rows": rows}))) as database:
+        assert not ovs.unplug(database, "okc0"), what
+
+
+@pytest.mark.parametrize("wait", [0.25, 1.0])
+def test_a_wait_ends_at_the_server_before_we_stop_listening(serve: Serve, wait: float) -> None:
+    """So that what is told is what was waited for, not that the server is silent."""
+
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        time.sleep(request["params"][1]["timeout"] / 1000)
+        peer.send({"id": request["id"], "result": [{"error": "timed out"}], "error": None})
+
+    deadline = Deadline(wait)
+    with connected(serve(script), 0.1) as database, pytest.raises(OvsdbTimeout):
+        database.transact({"op": "wait", "timeout": ovsdb.milliseconds(deadline)}, deadline=deadline)

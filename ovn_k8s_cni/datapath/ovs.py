@@ -13,7 +13,7 @@ from ovn_k8s_cni.datapath.record import Attachment
 from ovn_k8s_cni.ipam.lease import from_text as lease_from_text
 from ovn_k8s_cni.ipam.lease import to_text as lease_to_text
 from ovn_k8s_cni.record import Record
-from ovn_k8s_cni.system import netlink
+from ovn_k8s_cni.system.deadline import Deadline
 from ovn_k8s_cni.system.ovsdb import OvsdbTimeout, dict_of, list_of, milliseconds, named, ovs_map, ovs_set, uuid
 
 TYPE_CHECKING = False
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from ovn_k8s_cni.config import Config
     from ovn_k8s_cni.datapath.veth import Veth
-    from ovn_k8s_cni.system.deadline import Deadline
     from ovn_k8s_cni.system.netlink import Link, Rtnetlink
     from ovn_k8s_cni.system.ovsdb import Ovsdb
 
 _NETWORK, _NAD = "k8s.ovn.org/network", "k8s.ovn.org/nad"
 _NETNS, _IPAM, _LEASE = f"{record.MARK}/netns", f"{record.MARK}/ipam", f"{record.MARK}/lease"
+_UNDO_SECONDS = 3.0
 
 
 class PodIdentity(Record):
@@ -52,7 +52,6 @@ class OvsBridge:
     def __init__(self, ovsdb: Ovsdb, node: Rtnetlink, config: Config, pod: PodIdentity) -> None:
         """Look the bridge up; raise code 7 when there is no mapping or no such bridge."""
         self._ovsdb = ovsdb
-        self._node = node
         self._config = config
         self._pod = pod
         switch, bridges = ovsdb.transact(
@@ -158,8 +157,10 @@ class OvsBridge:
         return row
 
     def remember(self, attachment: Attachment) -> None:
-        """Write the lease where DEL, CHECK and GC will look; on the alias too, for a DEL that finds OVSDB down."""
-        self._node.do(netlink.set_alias(attachment.host_name, record.to_alias(attachment)))
+        """Write the lease where DEL, CHECK and GC will look.
+
+        Not on the alias too: each change of a link has ovs-vswitchd go over all its ports several times.
+        """
         text = lease_to_text(attachment.lease) if attachment.lease is not None else ""
         key = ovs_set(_LEASE)
         self._ovsdb.transact(
@@ -177,8 +178,8 @@ class OvsBridge:
         return found if found is not None and found.network == network else None
 
     def unplug(self, host_name: str) -> None:
-        """Take the port out."""
-        unplug(self._ovsdb, host_name)
+        """Take the port out, also when the time of the request is up: an ADD is undone."""
+        unplug(self._ovsdb, host_name, Deadline(_UNDO_SECONDS))
 
     def settle(self, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd has forgotten what was taken out."""
@@ -252,9 +253,9 @@ def _attachment(row: dict[str, Any]) -> Attachment | None:
     )
 
 
-def find(ovsdb: Ovsdb, host_name: str) -> Attachment | None:
+def find(ovsdb: Ovsdb, host_name: str, deadline: Deadline | None = None) -> Attachment | None:
     """Return what OVSDB remembers of the attachment with that host-side interface, None when it is not ours or gone."""
-    (found,) = ovsdb.transact({"op": "select", "where": [["name", "==", host_name]], **_ROW})
+    (found,) = ovsdb.transact({"op": "select", "where": [["name", "==", host_name]], **_ROW}, deadline=deadline)
     return _attachment(found["rows"][0]) if found["rows"] else None
 
 
@@ -265,12 +266,13 @@ def list_attachments(ovsdb: Ovsdb, network: str) -> list[Attachment]:
     return [attachment for attachment in map(_attachment, found["rows"]) if attachment is not None]
 
 
-def unplug(ovsdb: Ovsdb, host_name: str) -> bool:
+def unplug(ovsdb: Ovsdb, host_name: str, deadline: Deadline | None = None) -> bool:
     """Take our port out of whatever bridge has it; tell whether it was there."""
-    if find(ovsdb, host_name) is None:
+    if find(ovsdb, host_name, deadline) is None:
         return False
     (found,) = ovsdb.transact(
-        {"op": "select", "table": "Port", "where": [["name", "==", host_name]], "columns": ["_uuid"]}
+        {"op": "select", "table": "Port", "where": [["name", "==", host_name]], "columns": ["_uuid"]},
+        deadline=deadline,
     )
     if not found["rows"]:
         return False
@@ -282,7 +284,8 @@ def unplug(ovsdb: Ovsdb, host_name: str) -> bool:
             "table": "Bridge",
             "where": [["ports", "includes", port]],
             "mutations": [["ports", "delete", port]],
-        }
+        },
+        deadline=deadline,
     )
     return True
 

@@ -61,6 +61,14 @@ class Message(Record):
         return self.options[MESSAGE_TYPE][0]
 
 
+class Route(Record):
+    """A route that a server hands out: 4 raw bytes of network, its prefix length, and the router, None for on-link."""
+
+    destination: bytes
+    prefix: int
+    router: bytes | None
+
+
 def encode(message: Message) -> bytes:
     """Return the bytes of `message`: options in their order, long ones split (RFC 3396), padded to 300 bytes."""
     fixed = _FIXED.pack(
@@ -209,6 +217,66 @@ def addresses(message: Message, code: int) -> tuple[bytes, ...]:
         if trouble := ipv4.host_trouble(address):
             raise MessageError(f"option {code} names {ipv4.text(address)}: {trouble}")
     return found
+
+
+def classless_routes(message: Message) -> tuple[Route, ...]:
+    """Return the classless static routes (option 121, RFC 3442), () when there are none; raise MessageError.
+
+    They are taken whole or not at all: without one of them traffic would leave by another.
+    """
+    value = message.options.get(CLASSLESS_ROUTE)
+    if value == b"":
+        raise MessageError(f"option {CLASSLESS_ROUTE} is empty")
+    routes = []
+    position = 0
+    while value and position < len(value):
+        route, position = _classless_route(value, position)
+        routes.append(route)
+    return tuple(routes)
+
+
+def _classless_route(value: bytes, start: int) -> tuple[Route, int]:
+    """Return the route at `start` and the position after it: prefix length, its significant bytes, router."""
+    prefix = value[start]
+    if prefix > 32:
+        raise MessageError(f"option {CLASSLESS_ROUTE} has a prefix of {prefix} bits")
+    router_at = start + 1 + (prefix + 7) // 8
+    end = router_at + 4
+    if end > len(value):
+        raise MessageError(f"option {CLASSLESS_ROUTE} ends within a route")
+    # The client zeroes what the prefix does not cover, says RFC 3442.
+    destination = ipv4.network(value[start + 1 : router_at].ljust(4, b"\0"), prefix)
+    router = value[router_at:end]
+    on_link = router == bytes(4)
+    return Route(destination, prefix, None if on_link else _router(router, CLASSLESS_ROUTE)), end
+
+
+def _router(address: bytes, code: int) -> bytes:
+    if trouble := ipv4.host_trouble(address):
+        raise MessageError(f"option {code} routes by {ipv4.text(address)}: {trouble}")
+    return address
+
+
+def static_routes(message: Message) -> tuple[Route, ...]:
+    """Return the classful static routes (option 33, RFC 2132 section 5.8), () when there are none; raise MessageError.
+
+    A destination of 0.0.0.0 is illegal there and passed over.
+    """
+    value = message.options.get(STATIC_ROUTE, b"")
+    if len(value) % 8:
+        raise MessageError(f"option {STATIC_ROUTE} has {len(value)} bytes, no multiple of 8")
+    pairs = [(value[at : at + 4], value[at + 4 : at + 8]) for at in range(0, len(value), 8)]
+    return tuple(_classful_route(destination, router) for destination, router in pairs if destination != bytes(4))
+
+
+def _classful_route(destination: bytes, router: bytes) -> Route:
+    first = destination[0]
+    if first >= 224:
+        raise MessageError(
+            f"option {STATIC_ROUTE} routes to {ipv4.text(destination)}, which is of no class with networks"
+        )
+    prefix = 8 if first < 128 else 16 if first < 192 else 24
+    return Route(ipv4.network(destination, prefix), prefix, _router(router, STATIC_ROUTE))
 
 
 def domain_name(message: Message) -> str | None:

@@ -52,8 +52,8 @@ class Watch:
 
     def ack(self) -> Sighting | None:
         """Return the newest ACK that answers a message of ours."""
-        ours = {sighting.message.xid for sighting in self.seen if sighting.frame.outgoing}
-        return last_ack(sighting for sighting in self.seen if sighting.message.xid in ours)
+        sent = [sighting.message for sighting in self.seen if sighting.frame.outgoing]
+        return last_ack(sighting for sighting in self.seen if any(_answers(sighting.message, ours) for ours in sent))
 
     def close(self) -> None:
         """Let the socket go."""
@@ -66,6 +66,12 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _answers(reply: Message, ours: Message) -> bool:
+    """Tell whether `reply` is to `ours`: of the same exchange and, if it echoes a client identifier, with ours."""
+    identifier = ours.options.get(dhcp.CLIENT_ID)
+    return reply.xid == ours.xid and reply.options.get(dhcp.CLIENT_ID, identifier) == identifier
 
 
 def sightings(wire: PacketSocket, mac: bytes) -> list[Sighting]:

@@ -22,13 +22,20 @@ def _no_constant(name: str) -> float:
     raise JsonError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:  # math.isinf without its module
+        raise JsonError(f"{text} is too large for a number")
+    return value
+
+
 class _Context:
     """The attributes that `_json.make_scanner` reads off `json.JSONDecoder`."""
 
     strict = True
     object_hook = None
     object_pairs_hook = None
-    parse_float = float
+    parse_float = staticmethod(_finite)
     parse_int = int
     parse_constant = staticmethod(_no_constant)
     memo: dict[str, str] = {}  # noqa: RUF012 - the scanner clears it itself
@@ -45,12 +52,12 @@ try:
     import _json
 
     _scan = _json.make_scanner(_Context)  # type: ignore[arg-type] # typeshed knows only its use by `json`
-    _encode = _json.make_encoder(None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
+    _encode = _json.make_encoder(None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, False)
 except (ImportError, TypeError):  # pragma: no cover - CPython has had this _json since 3.1
     import json as _package
 
-    _scan = _package.JSONDecoder(parse_constant=_no_constant).raw_decode
-    _encode = lambda value, _level: (_package.dumps(value, separators=(",", ":")),)  # noqa: E731
+    _scan = _package.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).raw_decode
+    _encode = lambda value, _level: (_package.dumps(value, separators=(",", ":"), allow_nan=False),)  # noqa: E731
 
 
 def _after_space(text: str, position: int) -> int:

@@ -145,7 +145,11 @@ def new_veth(name: str, peer_name: str, peer_netns: int, mac: bytes | None, mtu:
 
 def set_alias(name: str, alias: str) -> Message:
     """Set the alias (at most 255 bytes) of the interface `name`."""
-    body = _IFINFO.pack(0, 0, 0, 0, 0) + _text(_IFLA_IFNAME, name) + attribute(_IFLA_IFALIAS, alias.encode())
+    body = (
+        _IFINFO.pack(0, 0, 0, 0, 0)
+        + _text(_IFLA_IFNAME, name)
+        + attribute(_IFLA_IFALIAS, alias.encode("utf-8", "surrogateescape"))
+    )
     return Message(RTM_SETLINK, 0, body, f"setting the alias of {name}")
 
 
