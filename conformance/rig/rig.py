@@ -115,6 +115,11 @@ class Rig:
     def _bridge_state(self) -> str:
         return run(["bridge", "-n", self.node, "link", "show", "dev", UPLINK]).stdout
 
+    def keep(self, *daemons: Daemon) -> None:
+        """Have daemons go with the rig that a test has started beside its own."""
+        for daemon in daemons:
+            self._stack.callback(daemon.stop)
+
     def start_server(self, kind: str, offered: Offered) -> None:
         """Start a DHCP server on the physical network."""
         self.server = SERVERS[kind](self.physical, self.wire, self.place, offered)
