@@ -260,7 +260,8 @@ def _valid_attachments(config: Mapping[str, Any], problems: _Problems) -> tuple[
     key = next((name for name in ("cni.dev/valid-attachments", "cni.dev/attachments") if name in config), None)
     if key is None:
         return None
-    items = config[key]
+    # CRI-O's empty list arrives as null, Go's nil slice.
+    items = [] if config[key] is None else config[key]
     if not isinstance(items, list) or not all(_is_attachment(item) for item in items):
         problems.add(key, items, 'a list of {"containerID": …, "ifname": …}')
         return None

@@ -159,9 +159,17 @@ def test_broken_routes_are_passed_over_and_the_others_kept(item: dict[str, Any])
     assert shown(apply.wanted_routes(result(routes=[item, good]))) == ["10.9.0.0/16 via 192.0.2.1"]
 
 
-def test_metric_is_taken_over() -> None:
-    (route,) = apply.wanted_routes(result(routes=[{"dst": "10.0.0.0/8", "gw": "192.0.2.1", "priority": 4711}]))
-    assert route.metric == 4711
+@pytest.mark.parametrize(("priority", "metric"), [(4711, 4711), (2**32 - 1, 2**32 - 1), (0, 0), (None, 0)])
+def test_metric_is_taken_over(priority: int | None, metric: int) -> None:
+    (route,) = apply.wanted_routes(result(routes=[{"dst": "10.0.0.0/8", "gw": "192.0.2.1", "priority": priority}]))
+    assert route.metric == metric
+
+
+def test_default_route_whose_destination_is_written_oddly() -> None:
+    """The prefix says that all of it is meant."""
+    assert shown(apply.wanted_routes(result(routes=[{"dst": "240.0.0.0/0", "gw": "192.0.2.1"}]))) == [
+        "0.0.0.0/0 via 192.0.2.1"
+    ]
 
 
 # ---- the routes that are allowed

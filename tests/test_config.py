@@ -453,6 +453,8 @@ def test_wrong_values_in_the_node_file_are_told_as_such(node_file: pathlib.Path,
     ("items", "expected"),
     [
         ([], ()),
+        # As CRI-O gives it for a network without pods: Go's nil slice.
+        (None, ()),
         ([{"containerID": "a", "ifname": "net1"}], (("a", "net1"),)),
         (
             [{"containerID": "a", "ifname": "net1"}, {"containerID": "b", "ifname": "net1", "more": 1}],

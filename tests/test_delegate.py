@@ -107,6 +107,11 @@ def test_config(plugin: Plugin, tmp_path: pathlib.Path) -> None:
     assert delegate.socket_path == "/run/x.sock"
 
 
+@pytest.mark.parametrize("ipam", [{"type": "dhcp"}, {"type": "dhcp", "daemonSocketPath": ""}])
+def test_usual_socket_of_the_daemon(plugin: Plugin, ipam: dict[str, Any]) -> None:
+    assert plugin("", ipam=ipam).socket_path == "/run/cni/dhcp.sock"
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
@@ -164,10 +169,12 @@ def test_answer(plugin: Plugin) -> None:
     assert delegates.parse_answer(printed)["ips"] == RESULT["ips"]
 
 
-def test_started_early(plugin: Plugin) -> None:
-    delegate = plugin("read -r config; echo '{}'")
+def test_started_early(plugin: Plugin, tmp_path: pathlib.Path) -> None:
+    delegate = plugin("echo $$ >>pids; read -r config; echo '{}'")
     child = delegate.start("ADD", TARGET)
+    pid = child.pid
     assert delegate.ask("ADD", TARGET, Deadline(5), child) == b"{}\n"
+    assert (tmp_path / "pids").read_text(encoding="ascii").split() == [str(pid)], "and not once more"
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,15 @@ def test_what_is_left_out_first(container_id: str, netns: str, kept: tuple[str, 
     assert {"id": found.container_id, "if": found.ifname, "lease": found.lease, "ns": found.netns} == expected
 
 
+@pytest.mark.parametrize(("length", "kept"), [(254, True), (255, True), (256, False)])
+def test_an_alias_may_be_filled_to_its_last_byte(length: int, kept: bool) -> None:
+    """The kernel takes 255 bytes."""
+    short = size(record.to_alias(ATTACHMENT.replace(netns="/")))
+    netns = "/" + "x" * (length - short)
+    found = record.from_alias("okc0123456789ab", record.to_alias(ATTACHMENT.replace(netns=netns)), "blue")
+    assert found == ATTACHMENT.replace(netns=netns if kept else "")
+
+
 @pytest.mark.parametrize("netns", ["/a b", "/a\tb", "/a\nb", "/a ip=6.6.6.6/8", "/a\x1cgw=6.6.6.6", "/a\u2028id=x"])
 def test_path_that_would_be_several_words_is_left_out(netns: str) -> None:
     found = record.from_alias("okc0123456789ab", record.to_alias(ATTACHMENT.replace(netns=netns)), "blue")

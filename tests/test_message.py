@@ -505,7 +505,7 @@ OPTION_BYTES = st.one_of(
     st.lists(
         st.builds(
             tlv,
-            st.sampled_from([0, 1, 3, 6, 15, 26, 51, 52, 53, 54, 58, 59, 61, 119, 121, 255]),
+            st.sampled_from([0, 1, 3, 6, 15, 26, 33, 51, 52, 53, 54, 58, 59, 61, 119, 121, 255]),
             st.binary(max_size=24),
         )
     ).map(b"".join),

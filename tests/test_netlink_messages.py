@@ -307,6 +307,14 @@ def test_links_as_pyroute2_reads_them(netns: Namespace, ours: Rtnetlink) -> None
         assert ours.link(one.name) == ours.link(index=one.index) == one
 
 
+@pytest.mark.parametrize(
+    ("flags", "operstate", "up"), [(0x1003, 6, True), (0x1002, 6, False), (0x1003, 2, False), (0x1003, 0, False)]
+)
+def test_up_is_what_the_kernel_lets_send(flags: int, operstate: int, up: bool) -> None:
+    attribute = struct.pack("=HHB3x", 5, 16, operstate)
+    assert netlink.parse_link(struct.pack("=BxHiII", 0, 1, 7, flags, 0) + attribute).up() == up
+
+
 def test_new_veth(netns: Namespace, pod: Namespace, ours: Rtnetlink) -> None:
     ours.do(
         netlink.new_veth("okc0123456789ab", "net1", pod.fd, mac_bytes(MAC), 1342),
@@ -502,6 +510,13 @@ def test_interrupted_dump_is_read_to_its_end_before_the_next() -> None:
             return len(data)
 
     assert [found.index for found in over(Kernel()).links()] == [7]
+
+
+def test_dump_that_is_refused_is_not_asked_again() -> None:
+    wire = Wire(acknowledged(1, errno.EPERM))
+    with pytest.raises(NetlinkError, match="listing interfaces: Operation not permitted"):
+        over(wire).links()
+    assert len(wire.sent) == 1
 
 
 def test_dump_that_never_settles_is_an_error() -> None:

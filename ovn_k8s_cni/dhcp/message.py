@@ -260,13 +260,13 @@ def _router(address: bytes, code: int) -> bytes:
 def static_routes(message: Message) -> tuple[Route, ...]:
     """Return the classful static routes (option 33, RFC 2132 section 5.8), () when there are none; raise MessageError.
 
-    A destination of 0.0.0.0 is illegal there and passed over.
+    A destination of 0.0.0.0 is illegal there, and one of its class A network means nothing: both are passed over.
     """
     value = message.options.get(STATIC_ROUTE, b"")
     if len(value) % 8:
         raise MessageError(f"option {STATIC_ROUTE} has {len(value)} bytes, no multiple of 8")
     pairs = [(value[at : at + 4], value[at + 4 : at + 8]) for at in range(0, len(value), 8)]
-    return tuple(_classful_route(destination, router) for destination, router in pairs if destination != bytes(4))
+    return tuple(_classful_route(destination, router) for destination, router in pairs if destination[0])
 
 
 def _classful_route(destination: bytes, router: bytes) -> Route:

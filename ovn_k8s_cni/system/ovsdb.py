@@ -158,7 +158,7 @@ class Ovsdb:
         except UnicodeDecodeError as problem:
             self._text += whole[: problem.start].decode()
             self._undecoded = whole[problem.start :]
-            if len(self._undecoded) >= 4:
+            if problem.reason != "unexpected end of data":
                 raise OvsdbError(f"{self._path} sent what is not UTF-8") from None
 
 
