@@ -89,3 +89,15 @@ go_tools v1.3.1 bin "$cni/cnitool"
 go_tools v1.10.0 bin "$plugins/ipam/dhcp" "$plugins/main/bridge" "$plugins/main/macvlan"
 go_tools v1.9.1 dhcp-1.9.1 "$plugins/ipam/dhcp"
 debian_dhcp 1.1.1 dhcp-1.1.1
+
+# A small program of this tree, on the DHCP client library that the dhcp plugin uses too.
+local_tool() { # DIRECTORY
+    local name=${1##*/} version
+    version=$(cat "$1"/* | sha256sum)
+    ! is_done "bin/$name" "$version" || return 0
+    [[ -n ${go:-} ]] || find_go
+    GOFLAGS= GOTOOLCHAIN=local CGO_ENABLED=0 "$go" -C "$1" build -trimpath -o "$scratch/$name" .
+    deliver "$scratch/$name" "bin/$name" "$version"
+}
+
+local_tool conformance/nclient4

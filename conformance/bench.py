@@ -133,6 +133,28 @@ def many_at_once(peers: list[Peer], count: int) -> dict[str, float]:
     return pace
 
 
+def guests(peer: Peer, count: int) -> tuple[float, float]:
+    """Print ADD of a VM beside a Go client's bare exchange on the same bridge; return both medians in ms."""
+    guest = dataclasses.replace(peer, config=peer.config | {"workload": "vm"})
+    bare = dataclasses.replace(peer, config={key: value for key, value in peer.config.items() if key != "ipam"})
+    pod, other = peer.node.pod(), peer.node.pod()
+    _timed(bare, "ADD", other)
+    in_pod = ["nsenter", f"--net={other.path}", str(TOOLS / "bin/nclient4"), other.ifname]
+    adds, exchanges = [], []
+    for number in range(count):
+        one = Pod(pod.netns, f"guest{number}")
+        adds.append(_timed(guest, "ADD", one))
+        _timed(guest, "DEL", one)
+        begun = time.monotonic()
+        run(in_pod)
+        exchanges.append((time.monotonic() - begun) * 1000)
+    _timed(bare, "DEL", other)
+    print(f"\nA VM's address, {count} times one at a time, ms\n{'':24}{'p50':>8}{'p90':>8}{'p99':>8}{'max':>8}")
+    for name, times in (("this, ADD of a VM, ovs", adds), ("nclient4, exchange only", exchanges)):
+        print(f"{name:24}" + "".join(f"{_percentile(times, share):8.0f}" for share in (0.5, 0.9, 0.99, 1.0)))
+    return statistics.median(adds), statistics.median(exchanges)
+
+
 def _start_ms(argv: list[str], env: dict[str, str], stdin: str) -> float:
     begun = time.perf_counter()
     subprocess.run(
@@ -291,6 +313,8 @@ def main() -> int:
         for name in ("this, linux", "this, ovs"):
             promises.append((f"macvlan's pace / {name}'s, 16 at once", pace["macvlan + dhcp"] / pace[name], 4.0))
             promises.append((f"bridge's pace / {name}'s, 16 at once", pace["bridge + dhcp"] / pace[name], 1.0))
+        vm, _ = guests(peers[1], count)
+        promises.append(("ADD p50 of a VM / of a pod, ovs", vm / statistics.median(adds["this, ovs"]), 1.3))
         starts = start_up(peers[0].node, 60)
         promises.append(("VERSION / lean", starts["this, VERSION"] / starts["lean, PyInstaller's own onefile"], 1.0))
         for peer in peers[:2]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conformance.rig import kernel
-from conformance.rig.process import Daemon, run, wait_for
+from conformance.rig.process import wait_for
+from conformance.rig.relay import move_server_behind_a_relay
 from conformance.rig.rig import Rig, rig
-from conformance.rig.servers import Dnsmasq, Offered
 
 HUNDRED = 100
 
@@ -66,35 +66,13 @@ def test_debians_old_plugin_is_asked_in_a_version_that_it_speaks(datapath: str) 
         assert node.server.leases() == set()
 
 
-FAR_SERVER, FAR_ROUTER = "10.99.0.1", "10.99.0.5"
-
-
-def _move_server_behind_a_relay(node: Rig) -> Dnsmasq:
-    """Put the DHCP server into a network of its own; what was its place becomes a router with a DHCP relay."""
-    node.server.daemon.stop()
-    far = node.new_netns("far")
-    run(["ip", "-n", far, "link", "add", "far0", "type", "veth", "peer", "name", "near0", "netns", node.physical])
-    for netns, name, address in ((far, "far0", FAR_SERVER), (node.physical, "near0", FAR_ROUTER)):
-        run(["ip", "-n", netns, "address", "add", f"{address}/24", "dev", name])
-        run(["ip", "-n", netns, "link", "set", name, "up"])
-    run(["ip", "-n", far, "route", "add", "172.18.0.0/16", "via", FAR_ROUTER])
-    run(["sysctl", "-qw", "net.ipv4.ip_forward=1"], node.physical)
-    place = node.place / "far"
-    place.mkdir()
-    server = Dnsmasq(far, "far0", place, Offered())
-    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root"]
-    words += [f"--dhcp-relay=172.18.0.5,{FAR_SERVER}", f"--pid-file={place / 'relay.pid'}"]
-    node.keep(server.daemon, Daemon(words, node.physical, place / "relay.log"))
-    return server
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("datapath", ["linux", "ovs"])
 @pytest.mark.parametrize("dhcp", ["1.10.0", "1.9.1"])
 def test_a_server_behind_a_relay_gets_its_release_through_the_router(datapath: str, dhcp: str) -> None:
     """The daemon's RELEASE has no route there: the default route is not the pod's to have."""
     with rig(datapath, dhcp=dhcp) as node:
-        server = _move_server_behind_a_relay(node)
+        server = move_server_behind_a_relay(node)
         pod = node.pod()
         result = node.add(pod)
         assert {result["ips"][0]["address"].partition("/")[0]} == server.leases()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ovn_k8s_cni import datapath as datapaths
-from ovn_k8s_cni import log
+from ovn_k8s_cni import log, workload
 from ovn_k8s_cni.cni import result as cni_result
 from ovn_k8s_cni.cni.error import (
     ALREADY_ATTACHED,
@@ -14,7 +14,7 @@ from ovn_k8s_cni.cni.error import (
     CniError,
 )
 from ovn_k8s_cni.datapath import veth
-from ovn_k8s_cni.datapath.record import Attachment, host_name
+from ovn_k8s_cni.datapath.record import DELEGATED, DISCOVERED, Attachment, host_name
 from ovn_k8s_cni.datapath.veth import Sandbox
 from ovn_k8s_cni.system.ethtool import Ethtool
 from ovn_k8s_cni.system.netlink import Rtnetlink
@@ -40,9 +40,10 @@ _UNDO_SECONDS = 3.0
 def add(request: Request, config: Config, deadline: Deadline) -> dict[str, Any]:
     """Attach the sandbox and return the CNI result; on failure everything done is undone. Raises CniError, OSError."""
     with Sandbox.open(request.netns) as sandbox, Rtnetlink() as node, UndoStack() as undo:
-        waiting = _start_delegate(request, config, undo)
+        ipam = workload.ipam(request, config)
+        waiting = _start_delegate(request, config, ipam == DELEGATED, undo)
         path = datapaths.open_path(request, config, node, deadline, undo)
-        attachment = _new(request, config, path.name)
+        attachment = _new(request, ipam, path.name)
         log.step(deadline, f"{path.where} looked up")
         _remove_leftover(attachment, request, config, sandbox, node, path, deadline)
         undo.push(veth.remove, node, attachment.host_name)
@@ -56,6 +57,9 @@ def add(request: Request, config: Config, deadline: Deadline) -> dict[str, Any]:
             attachment, acquired = _lease(attachment, waiting, pair, path, sandbox, deadline, undo)
             log.step(deadline, f"lease acquired: {attachment.lease}")
             _apply(acquired, pair, sandbox, config, result)
+        elif ipam == DISCOVERED:
+            attachment = _discover(attachment, pair, path, sandbox, config, deadline, undo, result)
+            log.step(deadline, f"address discovered: {attachment.lease}")
         result["dns"] = config.dns or result["dns"]
         path.remember(attachment)
         log.step(deadline, "address applied, lease written down")
@@ -63,9 +67,9 @@ def add(request: Request, config: Config, deadline: Deadline) -> dict[str, Any]:
         return result
 
 
-def _start_delegate(request: Request, config: Config, undo: UndoStack) -> Waiting | None:
+def _start_delegate(request: Request, config: Config, delegated: bool, undo: UndoStack) -> Waiting | None:
     """Start the dhcp plugin early: it comes up while the kernel makes the link."""
-    if config.ipam is None:
+    if config.ipam is None or not delegated:
         return None
     from ovn_k8s_cni.ipam import acquire
 
@@ -74,7 +78,7 @@ def _start_delegate(request: Request, config: Config, undo: UndoStack) -> Waitin
     return waiting
 
 
-def _new(request: Request, config: Config, datapath: str) -> Attachment:
+def _new(request: Request, ipam: str, datapath: str) -> Attachment:
     return Attachment(
         host_name=host_name(request.container_id, request.ifname),
         container_id=request.container_id,
@@ -82,7 +86,7 @@ def _new(request: Request, config: Config, datapath: str) -> Attachment:
         network=request.name,
         netns=request.netns,
         datapath=datapath,
-        ipam=config.ipam is not None,
+        ipam=ipam,
     )
 
 
@@ -156,6 +160,30 @@ def _lease(
     return attachment, acquired
 
 
+def _discover(
+    attachment: Attachment,
+    pair: Veth,
+    path: Datapath,
+    sandbox: Sandbox,
+    config: Config,
+    deadline: Deadline,
+    undo: UndoStack,
+    result: dict[str, Any],
+) -> Attachment:
+    """Learn the address that the guest will get, and report it; the interface stays without one, the guest owns it."""
+    from ovn_k8s_cni.ipam import apply, discovery
+
+    identifier = discovery.client_id(config.client_id, pair.pod.mac)
+    patience = deadline.share(max(1.0, deadline.left() - _UNDO_SECONDS))
+    found = discovery.discover(sandbox, pair.pod, identifier, path.where, patience)
+    # From here on the server holds a lease that nobody will use if this ADD fails.
+    undo.push(discovery.give_back, sandbox, pair.pod, found.lease, identifier, path.name)
+    result["ips"] = [apply.result_ip(found.address, interface=1)]
+    result["routes"] = [apply.result_route(route) for route in found.routes]
+    result["dns"] = found.dns
+    return attachment.replace(lease=found.lease)
+
+
 def _apply(acquired: Acquired, pair: Veth, sandbox: Sandbox, config: Config, result: dict[str, Any]) -> None:
     """Give the interface its address and routes, tell the neighbours, and enter into `result` what is installed."""
     from ovn_k8s_cni.ipam import apply
@@ -184,7 +212,7 @@ def delete(request: Request, config: Config, deadline: Deadline) -> None:
     from ovn_k8s_cni import removal
 
     with Rtnetlink() as node:
-        removal.remove(_new(request, config, ""), request, config, node, deadline)
+        removal.remove(_new(request, workload.ipam(request, config), ""), request, config, node, deadline)
 
 
 def check(request: Request, config: Config, deadline: Deadline) -> None:
@@ -196,12 +224,13 @@ def check(request: Request, config: Config, deadline: Deadline) -> None:
     with Sandbox.open(request.netns) as sandbox, Rtnetlink() as node, UndoStack() as opened:
         path = datapaths.open_path(request, config, node, deadline, opened)
         link, attachment = node.link(name), path.find(name, request.name)
-        found = checks.differences(expected, request, sandbox, link, name)
+        guest = attachment is not None and attachment.ipam == DISCOVERED
+        found = checks.differences(expected, request, sandbox, link, name, guest=guest)
         if attachment is None:
             found.append(f"nothing on this node tells of the attachment ({name})")
         elif link is not None:
             found += path.problems(attachment, link)
-        if not found and attachment is not None and config.ipam is not None:
+        if not found and attachment is not None and config.ipam is not None and attachment.ipam == DELEGATED:
             found += checks.readopt(attachment, request, config.ipam, sandbox, path, deadline)
     if found:
         raise CniError(CHECK_FAILED, f"CHECK of {request} found differences", "; ".join(found))

@@ -41,6 +41,8 @@ class Config(Record):
     ipam: dict[str, Any] | None
     dns: dict[str, Any]
     default_route: bool
+    workload: str
+    client_id: str
     valid_attachments: tuple[tuple[str, str], ...] | None
     datapath: str
     ovsdb_socket: str
@@ -102,6 +104,20 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
+def _client_id(value: object) -> str:
+    """Return `mac`, `none` or `hex:` with digits only: a type byte and 1 to 254 more (RFC 2132 section 9.14)."""
+    if value in ("mac", "none"):
+        return str(value)
+    digits = value.removeprefix("hex:").replace(":", "") if isinstance(value, str) and value.startswith("hex:") else ""
+    try:
+        length = len(bytes.fromhex(digits))
+    except ValueError:
+        length = 0
+    if not 2 <= length <= 255:
+        raise ValueError("mac, none, or hex: and 2 to 255 bytes in hexadecimal")
+    return f"hex:{digits}"
+
+
 def _one_of(*choices: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         if value not in choices:
@@ -129,6 +145,8 @@ _NODE_KEYS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "transientPorts": (_boolean, True),
     "deadlineSeconds": (_seconds, DEFAULT_DEADLINE),
     "defaultRoute": (_boolean, False),
+    "workload": (_one_of("auto", "pod", "vm"), "auto"),
+    "clientId": (_client_id, "mac"),
     "logFile": (_path, None),
     "logLevel": (_one_of(*log.LEVELS), "warning"),
 }
@@ -311,6 +329,8 @@ def load(request: Request) -> Config:
         ipam=ipam,
         dns=_object(config, "dns", problems),
         default_route=settings["defaultRoute"],
+        workload=settings["workload"],
+        client_id=settings["clientId"],
         valid_attachments=_valid_attachments(config, problems),
         datapath=settings["datapath"],
         ovsdb_socket=settings["ovsdbSocket"],

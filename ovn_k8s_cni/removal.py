@@ -9,7 +9,7 @@ from ovn_k8s_cni import datapath as datapaths
 from ovn_k8s_cni import log
 from ovn_k8s_cni.cni.error import TRY_AGAIN_LATER, CniError
 from ovn_k8s_cni.datapath import veth
-from ovn_k8s_cni.datapath.record import from_alias
+from ovn_k8s_cni.datapath.record import DELEGATED, from_alias
 from ovn_k8s_cni.datapath.veth import Sandbox
 from ovn_k8s_cni.ipam import delegate as delegates
 from ovn_k8s_cni.ipam import release
@@ -71,7 +71,7 @@ def remove(known: Attachment, request: Request, config: Config, node: Rtnetlink,
     if ovsdb is not None:
         in_ovsdb = steps.run("asking OVSDB", lambda: _found_in_ovsdb(ovsdb, known))
         attachment = in_ovsdb or attachment
-    if attachment.ipam:
+    if attachment.ipam == DELEGATED:
         steps.run("releasing the lease", lambda: _release(attachment, request, config, link))
     if ovsdb is not None:
         with ovsdb:

@@ -8,6 +8,7 @@ from _socket import socket as _Socket
 
 from ovn_k8s_cni.cni.error import NOT_AVAILABLE, CniError
 from ovn_k8s_cni.system.ovsdb import OvsdbError
+from ovn_k8s_cni.workload import VM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def require(request: Request, config: Config, deadline: Deadline, open_datapath:
         open_datapath()
     except (CniError, OvsdbError, OSError) as problem:
         found.append(str(problem))
-    if config.ipam is not None:
+    if config.ipam is not None and config.workload != VM:
         found += _plugin_trouble(request, config.ipam, deadline)
     if found:
         raise CniError(NOT_AVAILABLE, f"an ADD to network {request.name} would fail", "; ".join(found))

@@ -70,6 +70,8 @@ def test_the_seeds_own_network() -> None:
         ipam={"type": "dhcp"},
         dns={},
         default_route=False,
+        workload="auto",
+        client_id="mac",
         valid_attachments=None,
         datapath="auto",
         ovsdb_socket="/var/run/openvswitch/db.sock",

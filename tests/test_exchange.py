@@ -25,7 +25,7 @@ MAC, SERVER_MAC = "0a:58:c0:00:02:07", "0a:58:c0:00:02:01"
 ADDRESS, SERVER = "192.0.2.7", "192.0.2.1"
 CLIENT_ID = b"\0c0ffee/blue/net1"
 LEASE = Lease(ip(ADDRESS), 24, ip("192.0.2.254"), ip(SERVER), mac_bytes(SERVER_MAC))
-ATTACHMENT = Attachment("okc0", "c0ffee", "net1", "blue", "/x", "linux", True, LEASE)
+ATTACHMENT = Attachment("okc0", "c0ffee", "net1", "blue", "/x", "linux", "dhcp", LEASE)
 
 
 def frame(
@@ -304,7 +304,7 @@ def test_releases_have_transaction_ids_of_their_own() -> None:
 def test_discover() -> None:
     packet, options = dissected(release.discover(mac_bytes(MAC), CLIENT_ID, 0x01020304))
     assert (packet.dst, packet[IP].src, packet[IP].dst) == ("ff:ff:ff:ff:ff:ff", "0.0.0.0", "255.255.255.255")
-    assert (packet[BOOTP].xid, int(packet[BOOTP].flags), packet[BOOTP].ciaddr) == (0x01020304, 0x8000, "0.0.0.0")
+    assert (packet[BOOTP].xid, int(packet[BOOTP].flags), packet[BOOTP].ciaddr) == (0x01020304, 0, "0.0.0.0")
     assert (options["message-type"], options["client_id"]) == (1, CLIENT_ID)
 
 

@@ -40,11 +40,11 @@ ATTACHMENTS = st.builds(
     network=CONTAINER_IDS,
     netns=st.one_of(st.just(""), PATHS),
     datapath=st.sampled_from(["linux", "ovs"]),
-    ipam=st.booleans(),
+    ipam=st.sampled_from(["none", "dhcp", "discovery"]),
     lease=st.one_of(st.none(), LEASES),
 )
 LEASE = Lease(ip("192.0.2.7"), 24, ip("192.0.2.1"), ip("192.0.2.2"), b"\x0a\0\0\0\0\1")
-ATTACHMENT = Attachment("okc0123456789ab", "c0ffee", "net1", "blue", "/var/run/netns/x", "linux", True, LEASE)
+ATTACHMENT = Attachment("okc0123456789ab", "c0ffee", "net1", "blue", "/var/run/netns/x", "linux", "dhcp", LEASE)
 
 
 # ---- leases
@@ -196,9 +196,15 @@ def test_any_alias_is_an_attachment_or_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ipam", "lease", "unfinished"), [(True, None, True), (True, LEASE, False), (False, None, False)]
+    ("ipam", "lease", "unfinished"),
+    [
+        ("dhcp", None, True),
+        ("dhcp", LEASE, False),
+        ("none", None, False),
+        ("discovery", None, False),
+    ],
 )
-def test_unfinished_exchange(ipam: bool, lease: Lease | None, unfinished: bool) -> None:
+def test_unfinished_exchange(ipam: str, lease: Lease | None, unfinished: bool) -> None:
     """Seen from what is written down alone: an ADD that was killed has a mark without a lease."""
     alias = record.to_alias(ATTACHMENT.replace(ipam=ipam, lease=lease))
     found = record.from_alias("okc0123456789ab", alias, "blue")

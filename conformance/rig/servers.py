@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import signal
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -187,10 +188,46 @@ class Kea:
         return len(re.findall(rf"DHCP4_PACKET_RECEIVED.*DHCP{kind}", self.daemon.output()))
 
 
+class Udhcpd:
+    """busybox udhcpd; it asks by ARP whether an address is free and waits 2 s for the answer."""
+
+    def __init__(self, netns: str, interface: str, place: pathlib.Path, offered: Offered) -> None:
+        self._leases = place / "udhcpd.leases"
+        self._leases.touch()
+        lines = [f"start {offered.first}", f"end {offered.last}", f"interface {interface}", "max_leases 5376"]
+        lines += [f"lease_file {self._leases}", f"pidfile {place / 'udhcpd.pid'}", f"option subnet {offered.netmask}"]
+        lines += [f"option lease {offered.seconds}"]
+        if offered.router:
+            lines.append(f"option router {offered.router}")
+        if offered.dns:
+            lines.append(f"option dns {' '.join(offered.dns)}")
+        config = place / "udhcpd.conf"
+        config.write_text("\n".join(lines) + "\n")
+        self.daemon = Daemon(["busybox", "udhcpd", "-f", config], netns, place / "udhcpd.log")
+        wait_for("udhcpd listens", lambda: "started" in self.daemon.output() and self.daemon.alive())
+
+    def leases(self) -> set[str]:
+        """Return the addresses in the lease file, which it writes when it is told to."""
+        before = self._leases.stat().st_mtime_ns
+        self.daemon.send_signal(signal.SIGUSR1)
+        wait_for("the lease file is written", lambda: self._leases.stat().st_mtime_ns > before)
+        listed = run(["busybox", "dumpleases", "-f", self._leases]).stdout
+        return set(re.findall(r"\b(?:\d+\.){3}\d+\b", listed))
+
+    def releases(self) -> int:
+        """Count the releases that it has logged."""
+        return self.count("RELEASE")
+
+    def count(self, kind: str) -> int:
+        """Count log lines of a message kind, as far as it logs them."""
+        return len(re.findall(rf"received {kind}|{kind}", self.daemon.output()))
+
+
 SERVERS: dict[str, Callable[[str, str, pathlib.Path, Offered], Server]] = {
     "dnsmasq": Dnsmasq,
     "isc": IscDhcpd,
     "kea": Kea,
+    "udhcpd": Udhcpd,
 }
 
 

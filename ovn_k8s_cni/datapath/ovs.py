@@ -117,7 +117,7 @@ class OvsBridge:
             _NETWORK: attachment.network,
             _NAD: self._config.nad_key,
             _NETNS: attachment.netns,
-            _IPAM: "dhcp" if attachment.ipam else "none",
+            _IPAM: attachment.ipam,
         }
         return {key: value for key, value in known.items() if value}
 
@@ -248,7 +248,7 @@ def _attachment(row: dict[str, Any]) -> Attachment | None:
         network=ids.get(_NETWORK, ""),
         netns=ids.get(_NETNS, ""),
         datapath="ovs",
-        ipam=ids[_IPAM] == "dhcp",
+        ipam=ids[_IPAM],
         lease=lease_from_text(ids.get(_LEASE, "")),
     )
 

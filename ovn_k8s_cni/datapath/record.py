@@ -14,6 +14,10 @@ from ovn_k8s_cni.ipam.lease import to_text as lease_to_text
 from ovn_k8s_cni.record import Record
 
 MARK = "ovn-k8s-cni"
+
+# How the address came: not at all, by the dhcp plugin, whose lease is ours to release, or by our own exchange for a
+# guest, which owns it.
+NO_ADDRESS, DELEGATED, DISCOVERED = "none", "dhcp", "discovery"
 _LONGEST_ALIAS = 255  # bytes: IFALIASZ less its NUL
 _HOST_NAME_DIGITS = 12  # with the prefix, the 15 bytes of an interface name
 
@@ -22,7 +26,7 @@ class Attachment(Record):
     """One container's interface on one network.
 
     `host_name` is the host-side interface; `netns` the path that ADD was given; `datapath` "linux" or "ovs"; `ipam`
-    whether an address was to come by DHCP; `lease` None until ADD has it.
+    NO_ADDRESS, DELEGATED or DISCOVERED; `lease` None until ADD has it.
     """
 
     host_name: str
@@ -31,12 +35,12 @@ class Attachment(Record):
     network: str
     netns: str
     datapath: str
-    ipam: bool
+    ipam: str
     lease: Lease | None = None
 
     def exchange_unfinished(self) -> bool:
         """Tell whether ADD never came to its end, so that the daemon or the server may hold a lease we do not know."""
-        return self.ipam and self.lease is None
+        return self.ipam == DELEGATED and self.lease is None
 
 
 def host_name(container_id: str, ifname: str) -> str:
@@ -53,7 +57,7 @@ def network_tag(network: str) -> str:
 def to_alias(attachment: Attachment) -> str:
     """Return the alias; when it gets too long, what a release can do without is left out, the path first."""
     words = [MARK, f"net={network_tag(attachment.network)}", f"dp={attachment.datapath}"]
-    words.append(f"ipam={'dhcp' if attachment.ipam else 'none'}")
+    words.append(f"ipam={attachment.ipam}")
     lease = lease_to_text(attachment.lease).split() if attachment.lease else []
     essential = [f"id={attachment.container_id}", f"if={attachment.ifname}"]
     netns = [f"ns={attachment.netns}"] if attachment.netns and not any(map(str.isspace, attachment.netns)) else []
@@ -77,6 +81,6 @@ def from_alias(name: str, alias: str, network: str) -> Attachment | None:
         network=network,
         netns=words.get("ns", ""),
         datapath=words.get("dp", "linux"),
-        ipam=words.get("ipam") == "dhcp",
+        ipam=words.get("ipam", NO_ADDRESS),
         lease=lease_from_text(alias),
     )

@@ -77,17 +77,46 @@ def _release_once(wire: PacketSocket, way: _Way, attachment: Attachment, known_o
     if lease is None or lease.server is None:
         return
     if not _valid_one_leaves(wire, mac, lease, attachment, deadline):
-        next_hop = way.next_hop() or lease.hop
-        if next_hop is None:
-            log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
-            return
-        for _ in range(1 if known_open or attachment.datapath != "ovs" else _UNSURE_TIMES):
-            wire.send(release(mac, next_hop, lease, lease.server, identifier))
-            log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(lease.server)}")
-    # What was sent may still wait for ovs-vswitchd, and would go with the port. An answer to a later question to where
-    # it goes says that it has passed.
+        _send(wire, way, lease, lease.server, identifier, sure=known_open or attachment.datapath != "ovs")
     if attachment.datapath == "ovs":
-        way.is_open()
+        _wait_until_passed(way)
+
+
+def _send(wire: PacketSocket, way: _Way, lease: Lease, server: bytes, identifier: bytes | None, *, sure: bool) -> None:
+    next_hop = way.next_hop() or lease.hop
+    if next_hop is None:
+        log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
+        return
+    for _ in range(1 if sure else _UNSURE_TIMES):
+        wire.send(release(way.pod.mac, next_hop, lease, server, identifier))
+        log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(server)}")
+
+
+def _wait_until_passed(way: _Way) -> None:
+    """Wait until what was sent is out of the switch: it may still lie before ovs-vswitchd, and would go with the port.
+
+    An answer to a later question to the same place says that it has passed.
+    """
+    way.is_open()
+
+
+def send_release(
+    sandbox: Sandbox, pod: Link, lease: Lease, identifier: bytes | None, datapath: str, deadline: Deadline
+) -> None:
+    """Send a RELEASE of a lease that only we know of."""
+    if lease.server is None:
+        return
+    wire = sandbox.listen(pod.name, frames.DHCP_ONLY)
+    neighbours = sandbox.listen(pod.name, neighbour.REPLIES)
+    try:
+        way = _Way(neighbours, pod, lease, deadline)
+        sure = datapath != "ovs" or way.is_open()
+        _send(wire, way, lease, lease.server, identifier, sure=sure)
+        if datapath == "ovs":
+            _wait_until_passed(way)
+    finally:
+        wire.close_in_background()
+        neighbours.close_in_background()
 
 
 def _valid_one_leaves(wire: PacketSocket, mac: bytes, lease: Lease, attachment: Attachment, deadline: Deadline) -> bool:
@@ -160,13 +189,16 @@ def _read(frame: Frame, mac: bytes) -> list[Sighting]:
 
 
 def discover(mac: bytes, identifier: bytes, xid: int) -> bytes:
-    """Return a DISCOVER as a frame, asking for a broadcast answer: the interface has no address to be reached at."""
+    """Return a DISCOVER as a frame.
+
+    Without the broadcast flag: a switch may still send broadcasts of this server where the last pod was.
+    """
     options = {
         dhcp.MESSAGE_TYPE: bytes([dhcp.DISCOVER]),
         dhcp.CLIENT_ID: identifier,
         dhcp.PARAMETERS: bytes([dhcp.SUBNET_MASK, dhcp.ROUTER]),
     }
-    message = Message(op=dhcp.BOOTREQUEST, xid=xid, chaddr=mac, flags=0x8000, options=options)
+    message = Message(op=dhcp.BOOTREQUEST, xid=xid, chaddr=mac, options=options)
     return frames.build(
         Datagram(
             source_mac=mac,
@@ -217,9 +249,11 @@ def _lease_of(sighting: Sighting, server: bytes) -> Lease:
     )
 
 
-def release(mac: bytes, next_hop: bytes, lease: Lease, server: bytes, identifier: bytes) -> bytes:
-    """Return a RELEASE of `lease` as a frame to the MAC `next_hop`."""
-    options = {dhcp.MESSAGE_TYPE: bytes([dhcp.RELEASE]), dhcp.SERVER_ID: server, dhcp.CLIENT_ID: identifier}
+def release(mac: bytes, next_hop: bytes, lease: Lease, server: bytes, identifier: bytes | None) -> bytes:
+    """Return a RELEASE of `lease` as a frame to the MAC `next_hop`; `identifier` None sends no option 61."""
+    options = {dhcp.MESSAGE_TYPE: bytes([dhcp.RELEASE]), dhcp.SERVER_ID: server}
+    if identifier is not None:
+        options[dhcp.CLIENT_ID] = identifier
     xid = int.from_bytes(posix.urandom(4), "big")
     message = Message(op=dhcp.BOOTREQUEST, xid=xid, chaddr=mac, ciaddr=lease.address, options=options)
     return frames.build(
