@@ -38,13 +38,15 @@ def _left(node: Rig, pod: Pod | None = None) -> list[str]:
     return found
 
 
-def _workers() -> set[int]:
-    """Return the processes that run the frozen file or one of the rig's dhcp plugins."""
+def _workers(node: Rig) -> set[int]:
+    """Return the processes of the rig's CNI calls that run the frozen file or a dhcp plugin."""
     found = set()
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes().split(b"\0")
+                if str(node.bin).encode() not in (entry / "environ").read_bytes():
+                    continue
                 if os.readlink(entry / "exe") == str(PLUGIN) or (
                     command[0].endswith(b"/dhcp") and command[1:] == [b""]
                 ):
@@ -73,7 +75,7 @@ def test_killed_at_any_moment(node: Rig) -> None:
         process.communicate(timeout=10)
         # The runtime calls DEL within 10 ms, while the daemon may still be at its exchange.
         node.delete(one)
-        wait_for("workers are gone", lambda: not _workers(), 1)
+        wait_for("workers are gone", lambda: not _workers(node), 1)
         assert _left(node, one) == [], f"killed after {LONGEST_ADD * number / KILLS * 1000:.0f} ms"
     wait_for("the daemon has given everything up", lambda: _daemon_holds(node) == 0, 3)
     assert _unpacked() == unpacked

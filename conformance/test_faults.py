@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import threading
@@ -12,6 +13,7 @@ import pytest
 from conformance.rig import kernel
 from conformance.rig.process import run, wait_for
 from conformance.rig.rig import BRIDGE, Rig, rig
+from conformance.rig.servers import Offered
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -106,8 +108,6 @@ def test_status_is_well_and_fast(linux: Rig) -> None:
 
 def test_a_lease_without_a_subnet_mask() -> None:
     """dnsmasq sends option 1 unless it is told to leave it out."""
-    from conformance.rig.servers import Offered
-
     with rig("linux", offered=Offered(extra=("--dhcp-option=option:netmask",))) as node:
         pod = node.pod()
         answer = node.call("ADD", pod)
@@ -230,3 +230,60 @@ def test_ovs_mapping_that_leads_nowhere(ovs: Rig) -> None:
     assert (answer.status, answer.json["code"]) == (1, 7)
     assert "br-none" in answer.json["msg"]
     assert BRIDGE in answer.json["details"]
+
+
+def test_another_network_on_the_same_interface_is_refused(linux: Rig) -> None:
+    pod = linux.pod()
+    result = linux.add(pod)
+    other = linux.call("ADD", pod, linux.config(name="another-network"))
+    assert (other.status, other.json["code"]) == (1, 108)
+    assert kernel.addresses(pod.netns, pod.ifname) == [result["ips"][0]["address"]]
+    linux.delete(pod)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_by_a_signal(linux: Rig, number: signal.Signals) -> None:
+    """A silent server keeps the ADD at its exchange until the signal comes."""
+    pod = linux.pod()
+    linux.server.daemon.send_signal(signal.SIGSTOP)
+    try:
+        process = linux.start("ADD", pod)
+        wait_for("the interface is made", lambda: pod.ifname in kernel.links(pod.netns))
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=15)
+    finally:
+        linux.server.daemon.send_signal(signal.SIGCONT)
+    error = json.loads(stdout)
+    assert (process.returncode, error["code"], stderr) == (1, 11, "")
+    assert f"interrupted by signal {int(number)}" in error["msg"]
+    assert _links(linux) == []
+    linux.delete(pod)
+
+
+@pytest.mark.parametrize("dhcp", ["1.10.0", "1.9.1"])
+@pytest.mark.parametrize("datapath", ["linux", "ovs"])
+def test_a_server_that_came_back_with_another_mac(datapath: str, dhcp: str) -> None:
+    """The pod's kernel still knows the former one, and the daemon's RELEASE would go there."""
+    with rig(datapath, dhcp=dhcp) as node:
+        pod = node.pod()
+        node.add(pod)
+        run(["ping", "-c1", "-W2", "172.18.0.5"], pod.netns)
+        run(["ip", "-n", node.physical, "link", "set", node.wire, "address", "0a:00:00:00:00:55"])
+        node.delete(pod)
+        wait_for("the lease is gone", lambda: node.server.leases() == set(), 3)
+
+
+def test_the_runtime_gives_no_cni_path(linux: Rig) -> None:
+    """Then the dhcp plugin is looked for in /opt/cni/bin, and is told of that."""
+    answer = linux.call("ADD", linux.pod(), extra={"CNI_PATH": ""})
+    assert answer.status == 1
+    assert "/opt/cni/bin" in answer.json["details"]
+    assert "CNI_PATH missing" not in answer.stdout
+
+
+def test_a_subnet_that_would_take_all_traffic() -> None:
+    with rig("linux", offered=Offered(netmask="128.0.0.0", router=None)) as node:
+        answer = node.call("ADD", node.pod())
+        assert (answer.status, answer.json["code"]) == (1, 106), answer.stdout
+        assert "/1" in answer.json["details"]
+        assert node.server.leases() == set()

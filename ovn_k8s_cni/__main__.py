@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SIGPIPE, _SIG_IGN = 13, 1
+_SIGINT, _SIGPIPE, _SIGTERM, _SIG_IGN = 2, 13, 15, 1
 
 
 def main() -> int:
@@ -23,12 +23,21 @@ def main() -> int:
 
     # A runtime that closes our stdout is to be met as an error of write, not as a signal.
     signal(_SIGPIPE, _SIG_IGN)
+    for number in (_SIGINT, _SIGTERM):
+        signal(number, _interrupt)
     try:
         stdin = _read_all(0)
     except OSError:
         stdin = b""
     status, text = answer(environment, stdin)
     return status if _write_all(1, text.encode()) else 1
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """Have the request undo what it has done, and say so."""
+    from ovn_k8s_cni.cni.error import TRY_AGAIN_LATER, CniError
+
+    raise CniError(TRY_AGAIN_LATER, f"interrupted by signal {number}", "what was done is undone")
 
 
 def _environment() -> Mapping[str, str]:

@@ -107,7 +107,8 @@ def _remove_leftover(
     if link is None and found is None:
         return
     in_use = veth.pod_end(sandbox, link, attachment.ifname) is not None
-    if in_use and found is not None and not found.exchange_unfinished():
+    # What is in use and not remembered for this network belongs to another one.
+    if in_use and (found is None or not found.exchange_unfinished()):
         raise CniError(ALREADY_ATTACHED, f"{request} is attached already", "DEL has to come before another ADD")
     from ovn_k8s_cni import removal
 
@@ -241,7 +242,7 @@ def status(request: Request, config: Config, deadline: Deadline) -> None:
     from ovn_k8s_cni.status import require
 
     with Rtnetlink() as node, UndoStack() as opened:
-        require(request, config, deadline, lambda: datapaths.open_path(request, config, node, deadline, opened))
+        require(request, config, deadline, lambda share: datapaths.open_path(request, config, node, share, opened))
 
 
 def gc(request: Request, config: Config, deadline: Deadline) -> None:
@@ -259,6 +260,9 @@ def gc(request: Request, config: Config, deadline: Deadline) -> None:
     with Rtnetlink() as node:
         for attachment in removal.attachments(request, config, node, deadline):
             if attachment.host_name in valid:
+                continue
+            if deadline.passed():
+                failures.append(f"{attachment.host_name} ({attachment.container_id[:13]}): no time left")
                 continue
             try:
                 removal.remove(attachment, request, config, node, deadline)

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from ovn_k8s_cni.system.deadline import Deadline
 
 _AF_UNIX, _SOCK_STREAM_CLOEXEC = 1, 1 | 0o2000000
-_DAEMON_SECONDS = 0.7
+# Seconds for each thing that is tried; all of them together stay below 2.
+_DATAPATH_SECONDS = 0.8
+_DAEMON_SECONDS = 0.45
 
 
-def require(request: Request, config: Config, deadline: Deadline, open_datapath: Callable[[], object]) -> None:
+def require(request: Request, config: Config, deadline: Deadline, open_datapath: Callable[[Deadline], object]) -> None:
     """Raise code 50 naming all that an ADD would fail for: bridge mapping, OVSDB, dhcp plugin, its daemon."""
     found = []
     try:
-        open_datapath()
+        open_datapath(deadline.share(_DATAPATH_SECONDS))
     except (CniError, OvsdbError, OSError) as problem:
         found.append(str(problem))
     if config.ipam is not None and config.workload != VM:

@@ -112,11 +112,11 @@ def _check_container_id(container_id: str) -> None:
 
 def _check_ifname(ifname: str) -> None:
     too_long = len(ifname.encode("utf-8", "surrogateescape")) > _IFNAME_BYTES
-    if ifname in (".", "..") or too_long or any(c in "/:" or c.isspace() or not c.isprintable() for c in ifname):
+    if ifname in (".", "..") or too_long or any(c in "/:%" or c.isspace() or not c.isprintable() for c in ifname):
         raise CniError(
             INVALID_ENVIRONMENT,
             f"CNI_IFNAME={ifname!r} is not an interface name",
-            f"expected: 1 to {_IFNAME_BYTES} bytes without '/', ':' and white space, not '.' or '..'",
+            f"expected: 1 to {_IFNAME_BYTES} bytes without '/', ':', '%' and white space, not '.' or '..'",
         )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from _struct import Struct
 
+from ovn_k8s_cni.dhcp.message import encode
 from ovn_k8s_cni.record import Record
 from ovn_k8s_cni.system.internet import checksum
 from ovn_k8s_cni.system.packet import ETH_P_IP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ovn_k8s_cni.dhcp.message import Message
     from ovn_k8s_cni.system.packet import Frame
 
 SERVER_PORT, CLIENT_PORT = 67, 68
@@ -63,6 +65,21 @@ def build(datagram: Datagram) -> bytes:
     blank = _IP.pack(*header, 0, datagram.source, datagram.destination)
     ip = _IP.pack(*header, checksum(blank), datagram.source, datagram.destination)
     return _ETHERNET.pack(datagram.destination_mac, datagram.source_mac, ETH_P_IP) + ip + udp + datagram.payload
+
+
+def broadcast(message: Message) -> bytes:
+    """Return a client's message as a frame to all servers, from the address that it does not have yet."""
+    return build(
+        Datagram(
+            source_mac=message.chaddr,
+            destination_mac=BROADCAST_MAC,
+            source=bytes(4),
+            destination=BROADCAST,
+            source_port=CLIENT_PORT,
+            destination_port=SERVER_PORT,
+            payload=encode(message),
+        )
+    )
 
 
 def parse(frame: Frame) -> Datagram | None:

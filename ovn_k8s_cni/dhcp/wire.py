@@ -8,7 +8,6 @@ from time import monotonic
 from ovn_k8s_cni import log
 from ovn_k8s_cni.dhcp import frame as frames
 from ovn_k8s_cni.dhcp import message as dhcp
-from ovn_k8s_cni.dhcp.frame import Datagram
 from ovn_k8s_cni.dhcp.message import MessageError
 from ovn_k8s_cni.record import Record
 from ovn_k8s_cni.system import ipv4
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ovn_k8s_cni.dhcp.client import Bound, Client, Failed
-    from ovn_k8s_cni.dhcp.message import Message
+    from ovn_k8s_cni.dhcp.frame import Datagram
     from ovn_k8s_cni.system.packet import Frame, PacketSocket
 
 # The send queue or the link was full: the frame is lost, as others are later on the way, and will be repeated.
@@ -57,26 +56,11 @@ def _send(client: Client, wire: PacketSocket) -> None:
     for message in client.outgoing():
         log.debug(f"sending a {dhcp.TYPE_NAMES[message.kind()]}, xid {message.xid:#010x}")
         try:
-            wire.send(broadcast(message))
+            wire.send(frames.broadcast(message))
         except OSError as problem:
             if problem.errno not in _LOST:
                 raise
             log.debug(f"sending: {problem}")
-
-
-def broadcast(message: Message) -> bytes:
-    """Return a client's message as a frame to all servers, from the address that it does not have yet."""
-    return frames.build(
-        Datagram(
-            source_mac=message.chaddr,
-            destination_mac=frames.BROADCAST_MAC,
-            source=bytes(4),
-            destination=frames.BROADCAST,
-            source_port=frames.CLIENT_PORT,
-            destination_port=frames.SERVER_PORT,
-            payload=dhcp.encode(message),
-        )
-    )
 
 
 def _take(client: Client, frame: Frame, now: float) -> Datagram | None:

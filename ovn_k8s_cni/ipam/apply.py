@@ -56,7 +56,9 @@ def wanted_address(result: dict[str, Any]) -> WantedAddress:
         address, prefix = ipv4.parse_prefix(ip.get("address"))
     except ValueError as problem:
         raise CniError(BAD_LEASE, "the leased address cannot be used", str(problem)) from None
-    trouble = ipv4.host_trouble(address, prefix) or ("its subnet mask is empty" if prefix == 0 else None)
+    trouble = ipv4.host_trouble(address, prefix)
+    if prefix < _SHORTEST_ORDINARY:
+        trouble = f"a subnet as large as a /{prefix} would take traffic that is not its own"
     if trouble:
         raise CniError(BAD_LEASE, f"the leased address {ip['address']} cannot be used", trouble)
     return WantedAddress(address, prefix, _gateway(ip.get("gateway")))

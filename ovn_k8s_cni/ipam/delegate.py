@@ -67,6 +67,7 @@ class Delegate:
             "CNI_CONTAINERID": target.container_id,
             "CNI_NETNS": target.netns,
             "CNI_IFNAME": target.ifname,
+            "CNI_PATH": self._environment.get("CNI_PATH") or DEFAULT_PATH,
         }
         try:
             return Child(self.program, environment)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ovn_k8s_cni.system.packet import Frame, PacketSocket
 
 _ANSWER_SECONDS = 0.3
+# A userspace switch that takes many ports in or out forwards nothing meanwhile.
+_OVS_ANSWER_SECONDS = 1.0
 # How often a RELEASE is sent when nobody tells whether the way is open: a second one does no harm.
 _UNSURE_TIMES = 2
 _ASK_SECONDS, _ASK_TIMES = 0.3, 3
@@ -56,11 +58,10 @@ def give_back(
     neighbours = sandbox.listen(pod.name, neighbour.REPLIES)
     try:
         for _ in range(_ROUNDS):
-            way = _Way(neighbours, pod, attachment.lease, deadline)
-            # A userspace switch drops the first frame of a flow while it takes other ports in or out: be that ours.
-            known_open = attachment.datapath == "ovs" and way.is_open()
+            way = _Way(neighbours, pod, attachment.lease, attachment.datapath, deadline)
+            way.open()
             tell_daemon()
-            _release_once(wire, way, attachment, known_open, deadline)
+            _release_once(wire, way, attachment, deadline)
             if not attachment.exchange_unfinished() or not _acquired_again(wire, pod.mac, deadline):
                 return
     finally:
@@ -68,36 +69,29 @@ def give_back(
         neighbours.close_in_background()
 
 
-def _release_once(wire: PacketSocket, way: _Way, attachment: Attachment, known_open: bool, deadline: Deadline) -> None:
+def _release_once(wire: PacketSocket, way: _Way, attachment: Attachment, deadline: Deadline) -> None:
     """Send a RELEASE unless a valid one leaves; what the lease is, the server is asked where it must be."""
-    lease, mac, identifier = attachment.lease, way.pod.mac, client_id(attachment)
+    lease, identifier = attachment.lease, client_id(attachment)
     if lease is None or lease.server is None:
-        lease = _ask_server(wire, mac, identifier, lease, deadline)
-        way = _Way(way.wire, way.pod, lease, deadline)
+        lease = _ask_server(wire, way.pod.mac, identifier, lease, deadline)
+        way = _Way(way.wire, way.pod, lease, way.datapath, deadline)
     if lease is None or lease.server is None:
         return
-    if not _valid_one_leaves(wire, mac, lease, attachment, deadline):
-        _send(wire, way, lease, lease.server, identifier, sure=known_open or attachment.datapath != "ovs")
-    if attachment.datapath == "ovs":
-        _wait_until_passed(way)
+    if _valid_one_leaves(wire, way, lease, attachment, deadline):
+        way.wait_until_passed()
+    else:
+        _send(wire, way, lease, lease.server, identifier)
 
 
-def _send(wire: PacketSocket, way: _Way, lease: Lease, server: bytes, identifier: bytes | None, *, sure: bool) -> None:
+def _send(wire: PacketSocket, way: _Way, lease: Lease, server: bytes, identifier: bytes | None) -> None:
     next_hop = way.next_hop() or lease.hop
     if next_hop is None:
         log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
         return
-    for _ in range(1 if sure else _UNSURE_TIMES):
+    for _ in range(1 if way.sure() else _UNSURE_TIMES):
         wire.send(release(way.pod.mac, next_hop, lease, server, identifier))
         log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(server)}")
-
-
-def _wait_until_passed(way: _Way) -> None:
-    """Wait until what was sent is out of the switch: it may still lie before ovs-vswitchd, and would go with the port.
-
-    An answer to a later question to the same place says that it has passed.
-    """
-    way.is_open()
+        way.wait_until_passed()
 
 
 def send_release(
@@ -109,58 +103,93 @@ def send_release(
     wire = sandbox.listen(pod.name, frames.DHCP_ONLY)
     neighbours = sandbox.listen(pod.name, neighbour.REPLIES)
     try:
-        way = _Way(neighbours, pod, lease, deadline)
-        sure = datapath != "ovs" or way.is_open()
-        _send(wire, way, lease, lease.server, identifier, sure=sure)
-        if datapath == "ovs":
-            _wait_until_passed(way)
+        way = _Way(neighbours, pod, lease, datapath, deadline)
+        way.open()
+        _send(wire, way, lease, lease.server, identifier)
     finally:
         wire.close_in_background()
         neighbours.close_in_background()
 
 
-def _valid_one_leaves(wire: PacketSocket, mac: bytes, lease: Lease, attachment: Attachment, deadline: Deadline) -> bool:
+def _valid_one_leaves(wire: PacketSocket, way: _Way, lease: Lease, attachment: Attachment, deadline: Deadline) -> bool:
     """Tell whether the daemon's RELEASE is one that the server accepts; it may have to wait for the kernel's ARP."""
     if attachment.exchange_unfinished():
         return False
     patience = deadline.share(_SETTLE_SECONDS)
     while (frame := wire.wait(patience)) is not None:
-        sighting = exchange.read(frame, mac)
+        sighting = exchange.read(frame, way.pod.mac)
         if sighting is not None and frame.outgoing and sighting.message.kind() == dhcp.RELEASE:
-            return is_valid(sighting, lease, attachment.datapath)
+            return is_valid(sighting, lease, attachment.datapath) and way.leads_to(sighting.datagram.destination_mac)
     return False
 
 
 class _Way:
-    """The way from the pod to its server: directly or, when it is off-link, through the router."""
+    """The way from the pod to its server: directly or, when it is off-link, through the router.
 
-    def __init__(self, wire: PacketSocket, pod: Link, lease: Lease | None, deadline: Deadline) -> None:
+    On OVS it is opened before use and looked at afterwards: a userspace switch drops the first frame of a flow while it
+    takes other ports in or out, and what still lies before ovs-vswitchd goes with the port.
+    """
+
+    def __init__(self, wire: PacketSocket, pod: Link, lease: Lease | None, datapath: str, deadline: Deadline) -> None:
         self.wire = wire
         self.pod = pod
+        self.datapath = datapath
         self._lease = lease
         self._deadline = deadline
-        self._found: bytes | None = None
+        self._resolved = False
+        self._next_hop: bytes | None = None
+        self._answers = False
 
     def next_hop(self) -> bytes | None:
         """Return the MAC to send to, None when nobody answers."""
+        if not self._resolved:
+            self._next_hop = self._resolve()
+            self._resolved = True
+        return self._next_hop
+
+    def leads_to(self, mac: bytes) -> bool:
+        """Tell whether a frame to `mac` goes there; the kernel may remember a server's former MAC."""
+        return self.next_hop() in (None, mac)
+
+    def open(self) -> None:
+        """Have the switch learn the flow that the RELEASE will take."""
+        if self.datapath == "ovs":
+            self._answers = self._ping()
+
+    def sure(self) -> bool:
+        """Tell whether one frame is enough."""
+        return self._answers or self.datapath != "ovs"
+
+    def wait_until_passed(self) -> None:
+        """Wait until what was sent is out of the switch: an answer to a later question to the same place says so."""
+        if self.datapath != "ovs":
+            return
+        if self._answers:
+            self._ping()
+        else:
+            self._resolve()
+
+    def _resolve(self) -> bytes | None:
         lease = self._lease
         if lease is None or lease.server is None:
             return None
         on_link = ipv4.network(lease.server, lease.prefix) == ipv4.network(lease.address, lease.prefix)
         target = lease.server if on_link else lease.gateway
-        if target is not None and self._found is None:
-            patience = self._deadline.share(_ANSWER_SECONDS)
-            self._found = neighbour.resolve(self.wire, self.pod.mac, lease.address, target, patience)
-        return self._found
+        if target is None:
+            return None
+        return neighbour.resolve(self.wire, self.pod.mac, lease.address, target, self._patience())
 
-    def is_open(self) -> bool:
-        """Tell whether the server answers over it."""
+    def _ping(self) -> bool:
         lease, next_hop = self._lease, self.next_hop()
         if lease is None or lease.server is None or next_hop is None:
             return False
         identifier = int.from_bytes(posix.urandom(2), "big")
-        patience = self._deadline.share(_ANSWER_SECONDS)
-        return neighbour.answers(self.wire, self.pod.mac, lease.address, next_hop, lease.server, identifier, patience)
+        return neighbour.answers(
+            self.wire, self.pod.mac, lease.address, next_hop, lease.server, identifier, self._patience()
+        )
+
+    def _patience(self) -> Deadline:
+        return self._deadline.share(_OVS_ANSWER_SECONDS if self.datapath == "ovs" else _ANSWER_SECONDS)
 
 
 def is_valid(sighting: Sighting, lease: Lease, datapath: str) -> bool:
@@ -198,18 +227,7 @@ def discover(mac: bytes, identifier: bytes, xid: int) -> bytes:
         dhcp.CLIENT_ID: identifier,
         dhcp.PARAMETERS: bytes([dhcp.SUBNET_MASK, dhcp.ROUTER]),
     }
-    message = Message(op=dhcp.BOOTREQUEST, xid=xid, chaddr=mac, options=options)
-    return frames.build(
-        Datagram(
-            source_mac=mac,
-            destination_mac=frames.BROADCAST_MAC,
-            source=bytes(4),
-            destination=frames.BROADCAST,
-            source_port=frames.CLIENT_PORT,
-            destination_port=frames.SERVER_PORT,
-            payload=dhcp.encode(message),
-        )
-    )
+    return frames.broadcast(Message(op=dhcp.BOOTREQUEST, xid=xid, chaddr=mac, options=options))
 
 
 def _ask_server(

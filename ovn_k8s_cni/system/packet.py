@@ -67,7 +67,10 @@ class PacketSocket:
 
     def close_in_background(self) -> None:
         """Stop listening without waiting for the grace period; a process that ends meanwhile waits for the rest."""
-        start_new_thread(self._socket.close, ())
+        try:
+            start_new_thread(self._socket.close, ())
+        except RuntimeError:  # no thread to be had
+            self._socket.close()
 
     def fileno(self) -> int:
         """Return the descriptor, to be polled."""
