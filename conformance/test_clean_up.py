@@ -225,3 +225,51 @@ def test_strangers_are_not_touched(node: Rig) -> None:
         assert "stranger" in node.ovs.vsctl("list-ports", BRIDGE)
         node.ovs.vsctl("del-port", "stranger")
     run(["ip", "-n", node.node, "link", "delete", "stranger"])
+
+
+def test_del_and_gc_of_another_network_spare_this_one(node: Rig) -> None:
+    """A runtime calls DEL after the ADD that was refused because this network has the interface."""
+    pod = node.pod()
+    result = node.add(pod)
+    node.delete(pod, name="another-network")
+    answer = node.call("GC", None, node.config(**{"cni.dev/valid-attachments": [], "name": "another-network"}))
+    assert answer.status == 0, answer.stdout
+    assert kernel.addresses(pod.netns, pod.ifname) == [result["ips"][0]["address"]]
+    run(["ping", "-c1", "-W2", "172.18.0.5"], pod.netns)
+    node.delete(pod)
+    assert _left(node, pod) == []
+
+
+def test_an_empty_ovs_directory_is_no_ovs() -> None:
+    """A hostPath mount makes /var/run/openvswitch on a node that has Linux bridges only."""
+    with rig("linux") as node:
+        node.write_node_file({"datapath": "auto", "ovsdbSocket": str(node.place / "db.sock")})
+        pod = node.pod()
+        node.add(pod)
+        answer = node.call("GC", None, node.config(**{"cni.dev/valid-attachments": []}))
+        assert answer.status == 0, answer.stdout
+        node.delete(pod)
+        node.delete(pod)
+        assert _left(node, pod) == []
+
+
+@pytest.mark.parametrize("dhcp", ["1.10.0", "1.9.1"])
+def test_gc_reaches_the_sandbox_of_a_long_name(dhcp: str) -> None:
+    """What containerd gives at its longest, and a lease that takes as much room as one can."""
+    with rig("linux", dhcp=dhcp) as node:
+        made = node.pod()
+        path = pathlib.Path("/run/netns/cni-01234567-89ab-cdef-0123-456789abcdef")
+        path.touch()
+        run(["mount", "--bind", made.path, str(path)])
+        try:
+            extra = {"CNI_NETNS": f"/var{path}", "CNI_IFNAME": "localnet-dhcp01"}
+            answer = node.call("ADD", made, extra=extra)
+            assert answer.status == 0, answer.stdout
+            if dhcp == "1.10.0":
+                node.restart_dhcp_daemon()
+            answer = node.call("GC", None, node.config(**{"cni.dev/valid-attachments": []}))
+            assert answer.status == 0, answer.stdout
+            assert _left(node) == []
+        finally:
+            run(["umount", str(path)])
+            path.unlink()

@@ -14,7 +14,7 @@ from ovn_k8s_cni.cni.error import (
     CniError,
 )
 from ovn_k8s_cni.datapath import veth
-from ovn_k8s_cni.datapath.record import DELEGATED, DISCOVERED, Attachment, host_name
+from ovn_k8s_cni.datapath.record import DELEGATED, DISCOVERED, Attachment, host_name, of_another_network
 from ovn_k8s_cni.datapath.veth import Sandbox
 from ovn_k8s_cni.system.ethtool import Ethtool
 from ovn_k8s_cni.system.netlink import Rtnetlink
@@ -107,8 +107,8 @@ def _remove_leftover(
     if link is None and found is None:
         return
     in_use = veth.pod_end(sandbox, link, attachment.ifname) is not None
-    # What is in use and not remembered for this network belongs to another one.
-    if in_use and (found is None or not found.exchange_unfinished()):
+    foreign = link is not None and of_another_network(link.alias, attachment.network)
+    if foreign or (in_use and (found is None or not found.exchange_unfinished())):
         raise CniError(ALREADY_ATTACHED, f"{request} is attached already", "DEL has to come before another ADD")
     from ovn_k8s_cni import removal
 

@@ -236,6 +236,21 @@ def _object(config: Mapping[str, Any], key: str, problems: _Problems) -> dict[st
     return value
 
 
+def _dns(config: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
+    """Return the `dns` section: lists of strings, and a domain (CNI spec 1.1.0, section 5)."""
+    dns = _object(config, "dns", problems)
+    for key, value in dns.items():
+        if key == "domain" and not isinstance(value, str):
+            problems.add("dns.domain", value, "a string")
+        if key in ("nameservers", "search", "options") and not _is_string_list(value):
+            problems.add(f"dns.{key}", value, "a list of strings")
+    return dns
+
+
+def _is_string_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def _ipam(config: Mapping[str, Any], problems: _Problems) -> dict[str, Any] | None:
     """Return the `ipam` section; None when it is absent or empty, which is IPAM mode Disabled."""
     ipam = _object(config, "ipam", problems)
@@ -327,7 +342,7 @@ def load(request: Request) -> Config:
         mtu=network["mtu"],
         mac=_mac(request, runtime, arguments, problems),
         ipam=ipam,
-        dns=_object(config, "dns", problems),
+        dns=_dns(config, problems),
         default_route=settings["defaultRoute"],
         workload=settings["workload"],
         client_id=settings["clientId"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ovn_k8s_cni.cni import request as requests
 from ovn_k8s_cni.cni import versions
-from ovn_k8s_cni.cni.error import INTERNAL, IO_FAILURE, KERNEL, OVSDB, CniError
+from ovn_k8s_cni.cni.error import INTERNAL, IO_FAILURE, KERNEL, OVSDB, TRY_AGAIN_LATER, CniError
 from ovn_k8s_cni.system import json
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def _serve(request: Request) -> dict[str, Any] | None:
     from ovn_k8s_cni import config as configs
     from ovn_k8s_cni import log
     from ovn_k8s_cni.system.netlink import NetlinkError
-    from ovn_k8s_cni.system.ovsdb import OvsdbError
+    from ovn_k8s_cni.system.ovsdb import OvsdbError, OvsdbUnreachable
 
     try:
         config = configs.load(request)
@@ -68,6 +68,8 @@ def _serve(request: Request) -> dict[str, Any] | None:
         raise
     except NetlinkError as problem:
         raise _failed(KERNEL, request, f"the kernel refused: {problem.strerror}") from problem
+    except OvsdbUnreachable as problem:
+        raise _failed(TRY_AGAIN_LATER, request, str(problem)) from problem
     except OvsdbError as problem:
         raise _failed(OVSDB, request, str(problem)) from problem
     except OSError as problem:

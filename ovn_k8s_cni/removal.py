@@ -9,7 +9,7 @@ from ovn_k8s_cni import datapath as datapaths
 from ovn_k8s_cni import log
 from ovn_k8s_cni.cni.error import TRY_AGAIN_LATER, CniError
 from ovn_k8s_cni.datapath import veth
-from ovn_k8s_cni.datapath.record import DELEGATED, from_alias
+from ovn_k8s_cni.datapath.record import DELEGATED, from_alias, of_another_network
 from ovn_k8s_cni.datapath.veth import Sandbox
 from ovn_k8s_cni.ipam import delegate as delegates
 from ovn_k8s_cni.ipam import release
@@ -61,11 +61,14 @@ def remove(known: Attachment, request: Request, config: Config, node: Rtnetlink,
     steps = _Steps()
     name = known.host_name
     link = steps.run("looking up the interface", lambda: node.link(name))
+    if link is not None and of_another_network(link.alias, known.network):
+        log.warning(f"{name} is attached to another network: it stays")
+        return
     attachment = _remembered(known, link)
-    marked_ovs = attachment.datapath == "ovs"
+    remembered = attachment.datapath
     ovsdb = steps.run(
         "connecting to OVSDB",
-        lambda: datapaths.connect_for_cleanup(config, deadline, marked_ovs=marked_ovs),
+        lambda: datapaths.connect_for_cleanup(config, deadline, remembered),
         must=True,
     )
     if ovsdb is not None:
@@ -75,7 +78,7 @@ def remove(known: Attachment, request: Request, config: Config, node: Rtnetlink,
         steps.run("releasing the lease", lambda: _release(attachment, request, config, link))
     if ovsdb is not None:
         with ovsdb:
-            steps.run(f"taking port {name} out", lambda: _unplug(ovsdb, name), must=True)
+            steps.run(f"taking port {name} out", lambda: _unplug(ovsdb, name, known.network), must=True)
     steps.run(f"removing interface {name}", lambda: veth.remove(node, name), must=True)
     if steps.failure is not None:
         raise steps.failure
@@ -94,10 +97,11 @@ def _found_in_ovsdb(ovsdb: Ovsdb, known: Attachment) -> Attachment | None:
     return found if found is not None and found.network == known.network else None
 
 
-def _unplug(ovsdb: Ovsdb, name: str) -> bool:
+def _unplug(ovsdb: Ovsdb, name: str, network: str) -> bool:
     from ovn_k8s_cni.datapath import ovs
 
-    return ovs.unplug(ovsdb, name)
+    found = ovs.find(ovsdb, name)
+    return found is not None and found.network == network and ovs.unplug(ovsdb, name)
 
 
 def _release(attachment: Attachment, request: Request, config: Config, link: Link | None) -> None:
@@ -147,8 +151,9 @@ def attachments(request: Request, config: Config, node: Rtnetlink, deadline: Dea
     from ovn_k8s_cni.datapath.linux import list_attachments
 
     found = {attachment.host_name: attachment for attachment in list_attachments(node, request.name)}
-    marked_ovs = any(attachment.datapath == "ovs" for attachment in found.values())
-    ovsdb = datapaths.connect_for_cleanup(config, deadline, marked_ovs=marked_ovs)
+    remembered = {attachment.datapath for attachment in found.values()}
+    # Links tell of all that is on Linux bridges, and may be gone where a port of OVS is left.
+    ovsdb = datapaths.connect_for_cleanup(config, deadline, "ovs" if "ovs" in remembered else "")
     if ovsdb is not None:
         from ovn_k8s_cni.datapath import ovs
 

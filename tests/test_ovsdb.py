@@ -483,33 +483,38 @@ def test_datapath_ovs_without_a_socket(tmp_path: pathlib.Path) -> None:
     assert caught.value.code == 11
 
 
-def cleanup(path: str, datapath: str, marked_ovs: bool) -> int | None:
+def cleanup(path: str, datapath: str, mappings: str, remembered: str) -> int | None:
     """Return the code with which a clean-up fails that finds no database, None when it goes on without."""
     try:
-        assert datapaths.connect_for_cleanup(config(path, datapath), Deadline(5), marked_ovs=marked_ovs) is None
+        assert datapaths.connect_for_cleanup(config(path, datapath, mappings or None), Deadline(5), remembered) is None
     except CniError as problem:
         return problem.code
     return None
 
 
 @pytest.mark.parametrize(
-    ("datapath", "marked_ovs", "ovs_installed", "code"),
+    ("datapath", "mappings", "remembered", "ovs_installed", "code"),
     [
-        ("linux", False, True, None),
-        ("linux", True, True, 11),
-        ("auto", False, False, None),
-        ("auto", False, True, 11),
-        ("auto", True, False, 11),
-        ("ovs", False, False, 11),
-        ("ovs", True, True, 11),
+        ("linux", "physnet:br0", "", True, None),
+        ("linux", "physnet:br0", "linux", True, None),
+        ("linux", "physnet:br0", "ovs", True, 11),
+        ("auto", "", "", False, None),
+        ("auto", "", "", True, 11),
+        ("auto", "physnet:br0", "", True, None),
+        ("auto", "physnet:br0", "linux", True, None),
+        ("auto", "", "ovs", False, 11),
+        ("auto", "physnet:br0", "ovs", False, 11),
+        ("ovs", "", "", False, 11),
+        ("ovs", "", "ovs", True, 11),
+        ("ovs", "", "linux", True, None),
     ],
 )
 def test_clean_up_without_a_database(
-    tmp_path: pathlib.Path, datapath: str, marked_ovs: bool, ovs_installed: bool, code: int | None
+    tmp_path: pathlib.Path, datapath: str, mappings: str, remembered: str, ovs_installed: bool, code: int | None
 ) -> None:
     if ovs_installed:
         (tmp_path / "openvswitch").mkdir()
-    assert cleanup(f"{tmp_path}/openvswitch/db.sock", datapath, marked_ovs) == code
+    assert cleanup(f"{tmp_path}/openvswitch/db.sock", datapath, mappings, remembered) == code
 
 
 @pytest.mark.parametrize("seconds", [9, 20, 40])
@@ -529,7 +534,7 @@ def test_a_connection_lasts_as_long_as_its_request(
     if purpose == "attach":
         database = datapaths.connect(settings, deadline)
     else:
-        database = datapaths.connect_for_cleanup(settings, deadline, marked_ovs=True)
+        database = datapaths.connect_for_cleanup(settings, deadline, "ovs")
     assert database is not None
     monkeypatch.setattr("ovn_k8s_cni.system.deadline.monotonic", lambda: time.monotonic() + seconds)
     with database:

@@ -85,23 +85,30 @@ def connect(config: Config, deadline: Deadline) -> Ovsdb | None:
         raise CniError(TRY_AGAIN_LATER, str(problem), "is ovsdb-server running? ovsdbSocket names its socket") from None
 
 
-def connect_for_cleanup(config: Config, deadline: Deadline, *, marked_ovs: bool) -> Ovsdb | None:
+def connect_for_cleanup(config: Config, deadline: Deadline, remembered: str) -> Ovsdb | None:
     """Return a connection to OVSDB for taking a port out, None where no port can be left.
 
-    Raises code 11 when a port may be left and OVSDB cannot be reached: the datapath is `ovs`, the link says it was
-    (`marked_ovs`), or OVS is installed here and stopped.
+    `remembered` is the datapath that the attachment's link tells of, "" when there is no link. A database that answers
+    is asked whatever the config says now. Raises code 11 when one does not answer and a port may be left: the link or
+    the config says `ovs`, or nothing says `linux` and OVS is installed here.
     """
-    if config.datapath == "linux" and not marked_ovs:
+    if remembered == "linux":
         return None
     try:
         return Ovsdb(config.ovsdb_socket, deadline, _CLEANUP_PATIENCE)
     except OvsdbUnreachable as problem:
-        never_here = problem.missing and not _exists(_directory(config.ovsdb_socket))
-        if config.datapath == "auto" and not marked_ovs and never_here:
+        if remembered != "ovs" and _never_plugged(config, problem):
             return None
-        raise CniError(
-            TRY_AGAIN_LATER, str(problem), "a port may be left on its bridge; DEL is to be repeated"
-        ) from None
+        hint = "a port may be left on its bridge; DEL is to be repeated"
+        raise CniError(TRY_AGAIN_LATER, str(problem), hint) from None
+
+
+def _never_plugged(config: Config, problem: OvsdbUnreachable) -> bool:
+    """Tell whether an ADD with this config would not have used OVS, as far as that can be told."""
+    if config.datapath == "auto":
+        installed = _exists(_directory(config.ovsdb_socket))
+        return problem.missing and (bool(config.bridge_mappings) or not installed)
+    return config.datapath == "linux"
 
 
 def _directory(path: str) -> str:

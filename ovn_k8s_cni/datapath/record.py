@@ -18,6 +18,7 @@ MARK = "ovn-k8s-cni"
 # How the address came: not at all, by the dhcp plugin, whose lease is ours to release, or by our own exchange for a
 # guest, which owns it.
 NO_ADDRESS, DELEGATED, DISCOVERED = "none", "dhcp", "discovery"
+_NETNS_DIRECTORY = "/var/run/netns/"
 _LONGEST_ALIAS = 255  # bytes: IFALIASZ less its NUL
 _HOST_NAME_DIGITS = 12  # with the prefix, the 15 bytes of an interface name
 
@@ -55,17 +56,38 @@ def network_tag(network: str) -> str:
 
 
 def to_alias(attachment: Attachment) -> str:
-    """Return the alias; when it gets too long, what a release can do without is left out, the path first."""
+    """Return the alias; when it gets too long, what a release can do without is left out."""
     words = [MARK, f"net={network_tag(attachment.network)}", f"dp={attachment.datapath}"]
     words.append(f"ipam={attachment.ipam}")
     lease = lease_to_text(attachment.lease).split() if attachment.lease else []
+    needed = [word for word in lease if not word.startswith("hop=")]
     essential = [f"id={attachment.container_id}", f"if={attachment.ifname}"]
-    netns = [f"ns={attachment.netns}"] if attachment.netns and not any(map(str.isspace, attachment.netns)) else []
-    for optional in (lease + netns, lease, []):
+    netns = [f"ns={_short_path(attachment.netns)}"] if _is_one_word(attachment.netns) else []
+    for optional in (lease + netns, needed + netns, lease, needed, []):
         alias = " ".join(words + essential + optional)
         if len(alias.encode("utf-8", "surrogateescape")) <= _LONGEST_ALIAS:
             return alias
     return " ".join(words)
+
+
+def _is_one_word(path: str) -> bool:
+    return bool(path) and not any(map(str.isspace, path))
+
+
+def _short_path(path: str) -> str:
+    """Return a path without the directory that runtimes put network namespaces into; it has no slash then."""
+    name = path.removeprefix(_NETNS_DIRECTORY)
+    return path if "/" in name or not name else name
+
+
+def _long_path(text: str) -> str:
+    return _NETNS_DIRECTORY + text if text and "/" not in text else text
+
+
+def of_another_network(alias: str, network: str) -> bool:
+    """Tell whether an alias is one of ours for a network other than `network`."""
+    mark, *words = alias.split(" ")
+    return mark == MARK and f"net={network_tag(network)}" not in words
 
 
 def from_alias(name: str, alias: str, network: str) -> Attachment | None:
@@ -79,7 +101,7 @@ def from_alias(name: str, alias: str, network: str) -> Attachment | None:
         container_id=words.get("id", ""),
         ifname=words.get("if", ""),
         network=network,
-        netns=words.get("ns", ""),
+        netns=_long_path(words.get("ns", "")),
         datapath=words.get("dp", "linux"),
         ipam=words.get("ipam", NO_ADDRESS),
         lease=lease_from_text(alias),

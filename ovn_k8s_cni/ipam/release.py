@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 0.3
 # A userspace switch that takes many ports in or out forwards nothing meanwhile.
 _OVS_ANSWER_SECONDS = 1.0
-# How often a RELEASE is sent when nobody tells whether the way is open: a second one does no harm.
-_UNSURE_TIMES = 2
+_OVS_PING_SECONDS = 0.5
+# How often a RELEASE is sent while nothing tells that it has passed: a second one does no harm.
+_MOST_TIMES = 3
 _ASK_SECONDS, _ASK_TIMES = 0.3, 3
 _ROUNDS = 3
 _SETTLE_SECONDS = 0.1
@@ -77,9 +78,7 @@ def _release_once(wire: PacketSocket, way: _Way, attachment: Attachment, deadlin
         way = _Way(way.wire, way.pod, lease, way.datapath, deadline)
     if lease is None or lease.server is None:
         return
-    if _valid_one_leaves(wire, way, lease, attachment, deadline):
-        way.wait_until_passed()
-    else:
+    if not (_valid_one_leaves(wire, way, lease, attachment, deadline) and way.passed()):
         _send(wire, way, lease, lease.server, identifier)
 
 
@@ -88,10 +87,12 @@ def _send(wire: PacketSocket, way: _Way, lease: Lease, server: bytes, identifier
     if next_hop is None:
         log.warning(f"no RELEASE of {ipv4.text(lease.address)}: nobody answers for its server or router")
         return
-    for _ in range(1 if way.sure() else _UNSURE_TIMES):
+    for _ in range(_MOST_TIMES):
         wire.send(release(way.pod.mac, next_hop, lease, server, identifier))
         log.info(f"sent a RELEASE of {ipv4.text(lease.address)} to {ipv4.text(server)}")
-        way.wait_until_passed()
+        if way.passed():
+            return
+    log.warning(f"nothing tells that the RELEASE of {ipv4.text(lease.address)} has left the switch")
 
 
 def send_release(
@@ -138,7 +139,6 @@ class _Way:
         self._deadline = deadline
         self._resolved = False
         self._next_hop: bytes | None = None
-        self._answers = False
 
     def next_hop(self) -> bytes | None:
         """Return the MAC to send to, None when nobody answers."""
@@ -154,20 +154,14 @@ class _Way:
     def open(self) -> None:
         """Have the switch learn the flow that the RELEASE will take."""
         if self.datapath == "ovs":
-            self._answers = self._ping()
-
-    def sure(self) -> bool:
-        """Tell whether one frame is enough."""
-        return self._answers or self.datapath != "ovs"
-
-    def wait_until_passed(self) -> None:
-        """Wait until what was sent is out of the switch: an answer to a later question to the same place says so."""
-        if self.datapath != "ovs":
-            return
-        if self._answers:
             self._ping()
-        else:
-            self._resolve()
+
+    def passed(self) -> bool:
+        """Tell whether what was sent is out of the switch: an answer to a later question to the same place says so.
+
+        A server that answers no ping leaves it open; what was sent has had its time then.
+        """
+        return self.datapath != "ovs" or self._ping()
 
     def _resolve(self) -> bytes | None:
         lease = self._lease
@@ -185,7 +179,13 @@ class _Way:
             return False
         identifier = int.from_bytes(posix.urandom(2), "big")
         return neighbour.answers(
-            self.wire, self.pod.mac, lease.address, next_hop, lease.server, identifier, self._patience()
+            self.wire,
+            self.pod.mac,
+            lease.address,
+            next_hop,
+            lease.server,
+            identifier,
+            self._deadline.share(_OVS_PING_SECONDS),
         )
 
     def _patience(self) -> Deadline:
