@@ -21,7 +21,7 @@ export MYPYPATH := build:build/bootloader
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help venv lock build lean tools lint unit check-elf conformance test demo bench install clean \
+.PHONY: help venv lock build lean tools lint unit check-elf conformance fuzz test demo bench install clean \
 	build-packages test-packages FORCE
 
 help: ## list the targets
@@ -110,7 +110,17 @@ check-elf: $(BINARY) ## the glibc that the file needs, over every ELF file insid
 conformance: $(VENV)/.done $(BINARY) lean tools | test-packages ## real networks, servers, runtimes and peers
 	$(BIN)/pytest conformance
 
-test: lint check-elf unit conformance ## everything that CI runs
+test: lint check-elf unit fuzz conformance ## everything that CI runs
+
+# Coverage-guided, from the corpus in the tree; what it finds goes to build/out. FUZZ_RUNS=0 means no limit but the time.
+FUZZ_SECONDS ?= 30
+FUZZ_RUNS ?= 0
+fuzz: $(VENV)/.done ## fuzz the DHCP codec and the client, FUZZ_SECONDS (30) or FUZZ_RUNS each
+	for target in message client; do \
+		mkdir -p $(OUT)/fuzz/$$target && \
+		$(BIN)/python -m tests.fuzz.fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -runs=$$(( $(FUZZ_RUNS) ? $(FUZZ_RUNS) : -1 )) \
+			-artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 $(OUT)/fuzz/$$target tests/fuzz/corpus/$$target || exit 1; \
+	done
 
 demo: $(VENV)/.done $(BINARY) tools | test-packages ## the main job on real parts, step by step
 	$(BIN)/python -m conformance.demo

@@ -19,17 +19,19 @@ def main() -> int:
         return _introduce()
     from _signal import signal
 
-    from ovn_k8s_cni.plugin import answer
+    from ovn_k8s_cni.cni.error import CniError
+    from ovn_k8s_cni.plugin import answer, told
 
     # A runtime that closes our stdout is to be met as an error of write, not as a signal.
     signal(_SIGPIPE, _SIG_IGN)
     for number in (_SIGINT, _SIGTERM):
         signal(number, _interrupt)
     try:
-        stdin = _read_all(0)
-    except OSError:
-        stdin = b""
-    status, text = answer(environment, stdin)
+        status, text = answer(environment, _stdin())
+    except CniError as interrupted:  # while nothing was done yet, or while another failure was being told
+        status, text = told(interrupted)
+    for number in (_SIGINT, _SIGTERM):
+        signal(number, _SIG_IGN)
     return status if _write_all(1, text.encode()) else 1
 
 
@@ -52,6 +54,14 @@ def _introduce() -> int:
     text = f"CNI plugin ovn-k8s-cni-overlay {__version__}\nCNI protocol versions supported: {', '.join(SUPPORTED)}\n"
     sys.stderr.write(text)
     return 0
+
+
+def _stdin() -> bytes:
+    """Return all of stdin; nothing when it cannot be read."""
+    try:
+        return _read_all(0)
+    except OSError:
+        return b""
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -34,7 +34,12 @@ def answer(environment: Mapping[str, str], stdin: bytes) -> tuple[int, str]:
         result = _serve(request)
         return 0, "" if result is None else json.dumps(result)
     except CniError as problem:
-        return 1, json.dumps(problem.to_object(version))
+        return told(problem, version)
+
+
+def told(problem: CniError, version: str = versions.HIGHEST) -> tuple[int, str]:
+    """Return exit status and what goes to stdout for a request that failed."""
+    return 1, json.dumps(problem.to_object(version))
 
 
 def _asked_version(stdin: bytes) -> str:

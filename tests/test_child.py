@@ -106,25 +106,28 @@ def test_input_waits_until_it_is_given(program: Callable[[str], str]) -> None:
     assert child.finish(b"it\n", Deadline(5)).stdout == b"got it\n"
 
 
-def test_something_else_is_read_meanwhile(program: Callable[[str], str]) -> None:
+def test_something_else_is_read_meanwhile(program: Callable[[str], str], tmp_path: pathlib.Path) -> None:
+    """The program ends only after what is beside it was read."""
+    os.mkfifo(tmp_path / "read")
     ours, theirs = socket.socketpair()
+    pieces: list[bytes] = []
 
     class Reader:
-        pieces: list[bytes] = []  # noqa: RUF012 - one object, one test
-
         def fileno(self) -> int:
             return ours.fileno()
 
         def read(self) -> bool:
-            self.pieces.append(ours.recv(1))
-            return len(self.pieces) < 3
+            pieces.append(ours.recv(1))
+            if len(pieces) < 3:
+                return True
+            (tmp_path / "read").write_bytes(b"go\n")
+            return False
 
-    reader = Reader()
     with ours, theirs:
         theirs.send(b"abcdef")
-        child = Child(program("sleep 0.1; echo done"), PATH)
-        assert child.finish(b"", Deadline(5), reader).stdout == b"done\n"
-    assert reader.pieces == [b"a", b"b", b"c"], "it wanted no more"
+        child = Child(program(f"read word <{tmp_path}/read; echo $word"), PATH)
+        assert child.finish(b"", Deadline(5), Reader()).stdout == b"go\n"
+    assert pieces == [b"a", b"b", b"c"], "it wanted no more"
 
 
 # ---- started

@@ -107,6 +107,15 @@ ACCEPTED: dict[str, list[tuple[Any, str, Any]]] = {
     "deadlineSeconds": [(1, "deadline_seconds", 1.0), (3600, "deadline_seconds", 3600.0),
                         (2.5, "deadline_seconds", 2.5)],
     "defaultRoute": [(True, "default_route", True), (None, "default_route", False)],
+    "workload": [(kind, "workload", kind) for kind in ("auto", "pod", "vm")] + [(None, "workload", "auto")],
+    "clientId": [
+        ("mac", "client_id", "mac"),
+        ("none", "client_id", "none"),
+        (None, "client_id", "mac"),
+        ("hex:01aB", "client_id", "hex:01aB"),
+        ("hex:01:aB:02", "client_id", "hex:01aB02"),
+        ("hex:" + "00" * 255, "client_id", "hex:" + "00" * 255),
+    ],
     "logFile": [("/var/log/x", "log_file", "/var/log/x"), (None, "log_file", None)],
     "logLevel": [(level, "log_level", level) for level in ("error", "warning", "info", "debug")],
     "topology": [("localnet", "network", "cluster_udn_blue"), (None, "network", "cluster_udn_blue")],
@@ -132,6 +141,8 @@ REFUSED: dict[str, list[Any]] = {
     "transientPorts": ["true", 0, 1, [], "no"],
     "deadlineSeconds": [0, 0.5, 3601, -1, "55", True, [], 1e308],
     "defaultRoute": ["true", 1, 0, [], {}],
+    "workload": ["", "VM", "container", 1, True, []],
+    "clientId": ["", "MAC", "01ab", "hex:", "hex:01", "hex:01a", "hex:0g01", "hex:" + "00" * 256, 1, True, [], {}],
     "logFile": ["", "x.log", 1, True, []],
     "logLevel": ["", "WARNING", "warn", 1, []],
     "netAttachDefName": ["", 1, [], {}],
@@ -140,7 +151,19 @@ REFUSED: dict[str, list[Any]] = {
     "role": ["primary", "Secondary", 1, ""],
     "nodeConfig": ["", "relative", 1, None, []],
     "ipam": [1, "dhcp", True, ["dhcp"]],
-    "dns": [1, "8.8.8.8", ["8.8.8.8"], True],
+    "dns": [
+        1,
+        "8.8.8.8",
+        ["8.8.8.8"],
+        True,
+        {"nameservers": "8.8.8.8"},
+        {"nameservers": [1]},
+        {"domain": ["a"]},
+        {"domain": None},
+        {"search": "a"},
+        {"search": None},
+        {"options": {}},
+    ],
     "runtimeConfig": [1, "x", [], True],
     "args": [1, "x", [], True, {"cni": 1}, {"cni": []}],
 }
@@ -150,7 +173,9 @@ REFUSED: dict[str, list[Any]] = {
 def test_refused(key: str, value: Any) -> None:
     problem = trouble(**{key: value})
     assert problem.code == 7
-    named = "cni" if key == "args" and isinstance(value, dict) else key
+    named = (
+        {"args": "cni", "dns": f"dns.{next(iter(value))}"}.get(key, key) if isinstance(value, dict) and value else key
+    )
     assert problem.details.startswith(f"{named}=")
     assert ": expected " in problem.details
 
@@ -435,7 +460,7 @@ def test_unknown_keys_of_the_node_file_are_named(node_file: pathlib.Path) -> Non
 
 
 NODE_KEYS = ["datapath", "ovsdbSocket", "bridgeMappings", "transientPorts", "deadlineSeconds", "defaultRoute",
-             "logFile", "logLevel"]  # fmt: skip
+             "workload", "clientId", "logFile", "logLevel"]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", NODE_KEYS)

@@ -492,6 +492,18 @@ def test_nobody_there(netns: Namespace, neighbour: Namespace, asking: PacketSock
     assert patience.elapsed() < 1
 
 
+def test_what_we_answer_ourselves_is_no_answer(netns: Namespace, asking: PacketSocket) -> None:
+    """The kernel's own reply to a neighbour's question passes the same socket, on its way out."""
+    mac = netns.mac("here")
+    reply = Ether(src=mac_text(mac), dst="ff:ff:ff:ff:ff:ff") / ARP(
+        op=2, hwsrc=mac_text(mac), psrc="192.0.2.99", hwdst="02:00:00:00:00:09", pdst="192.0.2.1"
+    )
+    with netns.entered(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+        sending.bind(("here", 0))
+        sending.send(bytes(reply))
+    assert neighbours.resolve(asking, mac, ME, NOBODY, Deadline(0.15)) is None
+
+
 def test_answers_that_are_for_somebody_else(netns: Namespace, neighbour: Namespace, asking: PacketSocket) -> None:
     """ARP replies of other hosts, echo replies to other questions, errors of routers, and tagged frames."""
     mac = netns.mac("here")

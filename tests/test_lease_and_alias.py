@@ -160,6 +160,19 @@ def test_path_that_would_be_several_words_is_left_out(netns: str) -> None:
     assert found == ATTACHMENT.replace(netns="")
 
 
+@pytest.mark.parametrize(
+    "netns",
+    ["/var/run/netns/cni-1", "/var/run/netns/a/b", "/var/run/netns/", "/run/netns/cni-1", "/proc/4711/ns/net", "/cni-1",
+     "cni-1", "./cni-1", ".."],
+)  # fmt: skip
+def test_a_path_is_never_taken_for_another(netns: str) -> None:
+    found = record.from_alias("okc0123456789ab", record.to_alias(ATTACHMENT.replace(netns=netns)), "blue")
+    assert found is not None
+    assert found.netns in (netns, "")
+    if netns.startswith("/"):
+        assert found.netns == netns
+
+
 def test_path_that_is_no_utf_8() -> None:
     """As the environment may hand it over; the kernel takes any bytes."""
     attachment = ATTACHMENT.replace(netns="/run/\udcff")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
 
-from tests.support import ROOT, environment, network_config
+from tests.support import ROOT, environment, network_config, wait_until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -155,6 +157,32 @@ def test_answer_waits_for_a_slow_reader(tmp_path: pathlib.Path) -> None:
     result = call(environment("ADD"), config, f'"$@" | (sleep 0.2; cat >{shlex.quote(str(tmp_path))}/answer)')
     assert result.returncode == 0
     assert json.loads((tmp_path / "answer").read_bytes())["code"] == 1
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("verb", ["ADD", "VERSION"])
+def test_interrupted_while_it_waits_for_its_config(verb: str, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        PROGRAM,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(verb),
+        cwd=ROOT,
+    ) as process:
+        assert wait_until(lambda: reads_stdin(process.pid))
+        process.send_signal(number)
+        answer, complaint = process.communicate(timeout=10)
+    assert (process.returncode, complaint) == (1, b"")
+    assert json.loads(answer)["code"] == 11
+
+
+def reads_stdin(pid: int) -> bool:
+    """Tell whether a process is in the system call read (0 on x86-64, 63 on arm64) of descriptor 0."""
+    return re.match(r"(0|63) 0x0 ", pathlib.Path(f"/proc/{pid}/syscall").read_text(encoding="ascii")) is not None
 
 
 # ---- surroundings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.dhcp import BOOTP, DHCP, DHCPRevOptions, DHCPTypes
 
 from ovn_k8s_cni.dhcp import message as dhcp
 from ovn_k8s_cni.dhcp.message import Message, MessageError
@@ -126,7 +126,8 @@ def test_scapy_reads_what_is_encoded(
     encoded = dhcp.encode(Message(chaddr=chaddr, options=raw, **fixed))
     read = BOOTP(encoded)
     assert {key: getattr(read, key) for key in fixed} == {**texts(fixed), "flags": read.flags}
-    assert (int(read.flags), read.htype, read.hlen, read.chaddr) == (fixed["flags"], 1, 6, chaddr + bytes(10))
+    assert (int(read.flags), read.htype, read.hlen, read.hops) == (fixed["flags"], 1, 6, 0)
+    assert (read.chaddr, read.sname, read.file) == (chaddr + bytes(10), bytes(64), bytes(128))
     *found, end = [option for option in read[DHCP].options if option != "pad"]
     assert found == [("message-type", kind), *as_scapy(options)]
     assert end == "end"
@@ -181,6 +182,27 @@ def test_at_least_300_bytes_are_sent(size: int) -> None:
     encoded = dhcp.encode(Message(op=1, xid=1, chaddr=MAC, options={53: b"\x01", 61: bytes(size)}))
     assert len(encoded) == max(300, 240 + 3 + 2 + size + 1)
     assert dhcp.decode(encoded).options[61] == bytes(size)
+
+
+NAMES_OF_SCAPY = {
+    "SUBNET_MASK": "subnet_mask", "ROUTER": "router", "DNS_SERVER": "name_server", "DOMAIN_NAME": "domain",
+    "MTU": "interface-mtu", "STATIC_ROUTE": "static-routes", "NTP": "NTP_server", "REQUESTED_ADDRESS": "requested_addr",
+    "LEASE_TIME": "lease_time", "OVERLOAD": "dhcp-option-overload", "MESSAGE_TYPE": "message-type",
+    "SERVER_ID": "server_id", "PARAMETERS": "param_req_list", "MESSAGE": "error_message",
+    "RENEWAL_TIME": "renewal_time", "REBINDING_TIME": "rebinding_time", "CLIENT_ID": "client_id",
+    "CLASSLESS_ROUTE": "classless_static_routes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ours", "scapys"), NAMES_OF_SCAPY.items())
+def test_codes_are_scapys(ours: str, scapys: str) -> None:
+    assert getattr(dhcp, ours) == DHCPRevOptions[scapys][0]
+
+
+@pytest.mark.parametrize("kind", range(1, 9))
+def test_message_types_are_scapys(kind: int) -> None:
+    assert dhcp.TYPE_NAMES[kind].lower() == DHCPTypes[kind]
+    assert getattr(dhcp, dhcp.TYPE_NAMES[kind]) == kind
 
 
 # ---- the frame around the options
@@ -464,6 +486,14 @@ def test_search_list(names: list[str]) -> None:
     for raw in (b"".join(map(wire_name, names)), compressed(names)):
         message = dhcp.decode(dhcp.encode(Message(op=2, xid=1, chaddr=MAC, options={53: b"\x05", 119: raw})))
         assert list(dhcp.domain_search(message)) == names
+
+
+def test_pointer_beyond_the_first_256_bytes() -> None:
+    names = [*(f"{letter * 63}" for letter in "abcde"), "eng.example.org", "www.example.org"]
+    raw = compressed(names)
+    assert raw[-2] == 0xC1, "its high bits count"
+    message = dhcp.decode(dhcp.encode(Message(op=2, xid=1, chaddr=MAC, options={53: b"\x05", 119: raw})))
+    assert list(dhcp.domain_search(message)) == names
 
 
 def test_search_list_of_rfc_3397() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from ovn_k8s_cni.cni import request as requests
 from ovn_k8s_cni.cni.error import CniError
 from ovn_k8s_cni.cni.request import Request
 from ovn_k8s_cni.plugin import answer
+from ovn_k8s_cni.system.netlink import NetlinkError
+from ovn_k8s_cni.system.ovsdb import OvsdbError, OvsdbUnreachable
 from tests.support import asked, environment, network_config
 
 pytestmark = pytest.mark.timeout(30)
@@ -123,7 +126,7 @@ def test_container_id(container_id: str) -> None:
 @pytest.mark.parametrize("verb", ATTACHING)
 @pytest.mark.parametrize(
     "ifname",
-    [".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "\x7f", "sixteen-bytes-xx", "ääääääää", "a\udcff", "\u2028"],
+    [".", "..", "a/b", "a:b", "a%d", "a b", "a\tb", "a\n", "\x7f", "sixteen-bytes-xx", "ääääääää", "a\udcff", "\u2028"],
 )
 def test_malformed_interface_name(verb: str, ifname: str) -> None:
     code, text = refused(verb, CNI_IFNAME=ifname)
@@ -308,6 +311,33 @@ def test_unforeseen_failure_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> N
     code, text = refused("STATUS")
     assert code == 100
     assert "LookupError: not thought of at fail (test_request.py:" in text
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "text"),
+    [
+        (
+            NetlinkError(1, "setting net1 up: Operation not permitted"),
+            101,
+            "the kernel refused: setting net1 up: Operation",
+        ),
+        (OvsdbError("constraint violation: x"), 102, "constraint violation: x"),
+        (OvsdbUnreachable("/run/db.sock", "it closed the connection"), 11, "it closed the connection"),
+        (OSError(28, "No space left on device"), 5, "No space left on device"),
+        (CniError(107, "differs", "from what it was"), 107, "differs; from what it was"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_failures_have_their_codes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, problem: Exception, code: int, text: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("ovn_k8s_cni.attachment.status", fail)
+    found, told = refused("STATUS", network_config(logFile=str(tmp_path / "log"), logLevel="error"))
+    assert (found, text in told) == (code, True), told
+    assert text.partition("; ")[0] in (tmp_path / "log").read_text(encoding="utf-8")
 
 
 def test_unforeseen_failure_in_the_config_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

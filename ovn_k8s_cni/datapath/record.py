@@ -62,7 +62,7 @@ def to_alias(attachment: Attachment) -> str:
     lease = lease_to_text(attachment.lease).split() if attachment.lease else []
     needed = [word for word in lease if not word.startswith("hop=")]
     essential = [f"id={attachment.container_id}", f"if={attachment.ifname}"]
-    netns = [f"ns={_short_path(attachment.netns)}"] if _is_one_word(attachment.netns) else []
+    netns = [f"ns={_short_path(attachment.netns)}"] if _can_be_told(attachment.netns) else []
     for optional in (lease + netns, needed + netns, lease, needed, []):
         alias = " ".join(words + essential + optional)
         if len(alias.encode("utf-8", "surrogateescape")) <= _LONGEST_ALIAS:
@@ -70,8 +70,9 @@ def to_alias(attachment: Attachment) -> str:
     return " ".join(words)
 
 
-def _is_one_word(path: str) -> bool:
-    return bool(path) and not any(map(str.isspace, path))
+def _can_be_told(path: str) -> bool:
+    """Tell whether a path is one word, and not one without a slash, which would be taken for a shortened one."""
+    return "/" in path and not any(map(str.isspace, path))
 
 
 def _short_path(path: str) -> str:
