@@ -49,8 +49,9 @@ lock: | build-packages ## resolve build/requirements.in into build/requirements.
 		--strip-extras --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 		--output-file build/requirements.lock build/requirements.in
 
-tools: | build-packages ## the pinned Go tools, in .tools/bin
+tools: | build-packages ## the pinned Go tools and the kernel of the test guest, in .tools
 	build/go-tools.sh
+	build/guest.sh
 
 # ---- the file
 

@@ -8,7 +8,7 @@ declare -A groups=(
     [build]="gcc binutils libc6-dev libpython3-dev python3 python3-venv zlib1g-dev"
     # Real networks and real servers for the tests, the demo and the benchmark.
     [test]="busybox-static dnsmasq-base ethtool iproute2 iputils-ping isc-dhcp-server kea-dhcp4-server \
-openvswitch-switch procps tcpdump udhcpd util-linux"
+openvswitch-switch procps qemu-system-x86 tcpdump udhcpd util-linux"
 )
 
 missing=()

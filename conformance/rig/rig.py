@@ -272,6 +272,6 @@ def rig(
 
 def plugin_is_built() -> None:
     """Raise RuntimeError when the binary or a tool is missing: that is a failure, never a skip."""
-    for needed in (PLUGIN, TOOLS / "bin/cnitool", *DHCP_PLUGINS.values()):
+    for needed in (PLUGIN, TOOLS / "bin/cnitool", TOOLS / "bin/nclient4", *DHCP_PLUGINS.values()):
         if not shutil.which(str(needed)):
             raise RuntimeError(f"{needed} is missing: run `make build tools`")

@@ -232,6 +232,6 @@ SERVERS: dict[str, Callable[[str, str, pathlib.Path, Offered], Server]] = {
 
 
 def packages_are_there() -> None:
-    """Raise RuntimeError when a server is not installed: a missing tool is a failure, never a skip."""
-    for program in ("dnsmasq", "dhcpd", "kea-dhcp4"):
+    """Raise RuntimeError when a program is not installed: a missing tool is a failure, never a skip."""
+    for program in ("dnsmasq", "dhcpd", "kea-dhcp4", "busybox", "qemu-system-x86_64", "tcpdump"):
         run(["sh", "-c", f"command -v {program}"])
