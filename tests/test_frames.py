@@ -407,7 +407,9 @@ def test_what_another_socket_sends_is_seen_as_outgoing(
     assert seen is not None
     assert (seen.data, seen.outgoing) == (frame, True)
     peer.settimeout(2)
-    assert peer.recv(2000) == frame
+    # The kernel's own (multicast listener reports and the like) may come first.
+    while (came := peer.recv(2000)) != frame:
+        assert came[12:14] != frame[12:14]
 
 
 def test_tagged_frame_is_told_from_an_untagged_one(wire: PacketSocket, peer: socket.socket) -> None:
