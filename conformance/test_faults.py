@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -128,6 +129,14 @@ def test_mappings_that_lead_nowhere(linux: Rig) -> None:
         assert (answer.status, answer.json["code"]) == (1, 7)
         for word in words:
             assert word in answer.json["msg"] + answer.json["details"]
+
+
+def test_a_netns_that_is_a_fifo(linux: Rig) -> None:
+    fifo = linux.place / "fifo"
+    os.mkfifo(fifo)
+    answer = linux.call("ADD", linux.pod(), extra={"CNI_NETNS": str(fifo)}, seconds=5)
+    assert (answer.status, answer.json["code"]) == (1, 4)
+    fifo.unlink()
 
 
 @pytest.mark.parametrize("path", ["/run/netns/never-there", "/dev/null", "/proc/self/ns/net"])

@@ -22,7 +22,8 @@ class Netns:
     def __init__(self, path: str) -> None:
         """Open the namespace at `path`; raise OSError (EINVAL when it is something else)."""
         self.path = path
-        self.fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        # Not to be kept waiting by a FIFO in its place.
+        self.fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         self._home = -1
         try:
             self._home = posix.open(_OWN, posix.O_RDONLY | posix.O_CLOEXEC)
