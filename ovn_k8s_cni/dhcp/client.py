@@ -395,7 +395,8 @@ class Client:
         """Queue a message and set the time to repeat it.
 
         A REQUEST has the `secs` of its DISCOVER, so that relays which look at it pass both on to the same servers (RFC
-        2131 section 3.1). The interface has no address, so answers have to be broadcast (section 4.1).
+        2131 section 3.1). Without the broadcast flag: a packet socket gets unicast answers as well, and a switch may
+        still send broadcasts of this server where the last pod was.
         """
         identifier = {} if self._client_id is None else {dhcp.CLIENT_ID: self._client_id}
         self._outgoing.append(

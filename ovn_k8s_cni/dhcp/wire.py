@@ -8,6 +8,7 @@ from time import monotonic
 from ovn_k8s_cni import log
 from ovn_k8s_cni.dhcp import frame as frames
 from ovn_k8s_cni.dhcp import message as dhcp
+from ovn_k8s_cni.dhcp.client import Bound
 from ovn_k8s_cni.dhcp.message import MessageError
 from ovn_k8s_cni.record import Record
 from ovn_k8s_cni.system import ipv4
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ovn_k8s_cni.dhcp.client import Bound, Client, Failed
+    from ovn_k8s_cni.dhcp.client import Client, Failed
     from ovn_k8s_cni.dhcp.frame import Datagram
     from ovn_k8s_cni.system.packet import Frame, PacketSocket
 
@@ -48,8 +49,14 @@ def run(client: Client, wire: PacketSocket, clock: Callable[[], float] = monoton
         client.wake(clock())
         outcome = client.outcome()
         if outcome is not None:
-            log.info(f"discovery for {client.mac.hex(':')}: {client.state}; {outcome.tally.text()}")
+            _log(client, outcome)
             return Finished(outcome, datagram.source_mac if datagram is not None and outcome.ack is not None else None)
+
+
+def _log(client: Client, outcome: Bound | Failed) -> None:
+    log.info(f"discovery for {client.mac.hex(':')}: {client.state}; {outcome.tally.text()}")
+    for warning in outcome.warnings if isinstance(outcome, Bound) else ():
+        log.warning(f"passed over a part of the lease: {warning}")
 
 
 def _send(client: Client, wire: PacketSocket) -> None:
