@@ -307,7 +307,8 @@ TRAPS: dict[str, Trap] = {
         asked.laid_out(SERVER_TLV + MASK_TLV + b"\xff" + kind_tlv(kind), yiaddr=TRAP)
     ],
     "message type in a field that is not overloaded": lambda asked, kind: [
-        asked.laid_out(SERVER_TLV + MASK_TLV + b"\xff", file=kind_tlv(kind) + b"\xff", yiaddr=TRAP)
+        asked.laid_out(SERVER_TLV + MASK_TLV + said + b"\xff", **{field: kind_tlv(kind) + b"\xff"}, yiaddr=TRAP)
+        for said, field in ((b"", "file"), (b"", "sname"), (tlv(52, b"\x02"), "file"), (tlv(52, b"\x01"), "sname"))
     ],
     "a type that no server sends": lambda asked, _: [
         asked.reply(other, yiaddr=TRAP) for other in (DISCOVER, REQUEST, dhcp.DECLINE, dhcp.RELEASE, dhcp.INFORM)
@@ -470,6 +471,8 @@ def test_offers_that_cannot_be_taken_are_passed_over(lab: Lab) -> None:
         return [asked.reply(server=None, yiaddr=TRAP), *(asked.reply(yiaddr=text) for text in bogus), asked.reply()]
 
     assert lab.bound(answers).tally.offers >= len(bogus) + 2
+    assert {asked.options["requested_addr"] for asked in lab.server.asked if asked.kind == REQUEST} == {ADDRESS}
+    assert len(lab.xids()) == 1
 
 
 def test_duplicates_and_late_messages(lab: Lab) -> None:
@@ -589,7 +592,7 @@ def test_the_first_packets_are_lost(lab: Lab, lost: int, seconds: float) -> None
     started = time.monotonic()
     bound = lab.bound(right, deaf=lost)
     assert time.monotonic() - started < seconds
-    assert bound.tally.discovers == lost + 1
+    assert bound.tally.discovers > lost
 
 
 def test_the_first_request_is_lost(lab: Lab) -> None:
@@ -614,7 +617,8 @@ def test_silence(lab: Lab, answers: Answers) -> None:
 def test_silence_after_the_offer(lab: Lab) -> None:
     failed = lab.failed(lambda asked: [asked.reply()] if asked.kind == DISCOVER else [])
     assert failed.text == f"the server {SERVER} offered {ADDRESS} and sent no ACK for it within {IMPATIENT:g} s"
-    assert failed.tally.text().startswith("sent: 1 DISCOVER, 3 REQUEST; came back: 1 OFFER")
+    assert failed.tally.requests >= 2
+    assert (failed.tally.acks, failed.tally.naks) == (0, 0)
 
 
 def test_a_flood_does_not_keep_the_client_beyond_its_deadline(lab: Lab) -> None:

@@ -15,6 +15,7 @@ from ovn_k8s_cni.ipam import exchange, release
 from ovn_k8s_cni.ipam.apply import WantedAddress, WantedRoute
 from ovn_k8s_cni.ipam.lease import Lease
 from ovn_k8s_cni.record import Record
+from ovn_k8s_cni.system import ipv4
 from ovn_k8s_cni.system.deadline import Deadline
 
 TYPE_CHECKING = False
@@ -59,7 +60,9 @@ def discover(sandbox: Sandbox, pod: Link, identifier: bytes | None, where: str, 
     if isinstance(finished.outcome, Bound):
         return _discovered(finished.outcome, finished.hop)
     failed = finished.outcome
-    if failed.why == UNUSABLE and failed.ack is not None and failed.server is not None:
+    # An address that no host can have is not sent from either, to give it back.
+    releasable = failed.ack is not None and ipv4.host_trouble(failed.ack.yiaddr) is None
+    if failed.why == UNUSABLE and failed.ack is not None and failed.server is not None and releasable:
         unusable = Lease(address=failed.ack.yiaddr, prefix=32, server=failed.server, hop=finished.hop)
         give_back(sandbox, pod, unusable, identifier, "")
     raise _error(failed, where)
